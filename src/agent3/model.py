@@ -386,15 +386,23 @@ class Turn:
     span_token: Token[Any]
     answered: bool = False
     """The outcome is there; only its row in the ledger is still waited for."""
+    seconds: float = 0.0
+    """What it took, once it has paused."""
+    seconds_before: float = 0.0
+    """What the earlier turns of its job took."""
+    sent_before: bool = False
+    """An earlier turn of its job reached for the target."""
 
     # authorize, limit, cache
     denied: str | None = None
     charged: bool = False
     """The caller has paid for this call."""
+    acts_as: str | None = None
+    """The capability that the call turned out to be for, once that is charged."""
     admitted: bool = False
     """It holds one of the places of its agent."""
-    reserved: float = 0.0
-    """US dollars that its budgets have counted before it started, in this turn or the first of its job."""
+    reserved: Any = None
+    """What its budgets counted before it started, in this turn or an earlier one of its job, and have to settle."""
     cached: bool = False
 
     # resolve
@@ -410,6 +418,8 @@ class Turn:
     """What the stand-in that was asked last costs; None where the agent itself was."""
     accounts: tuple[Any, ...] | None = None
     """The budgets that it is counted on, likewise."""
+    served_by: str | None = None
+    """The stand-in that was asked last, likewise."""
 
     # deadline, fallback, attempt
     expires: float | None = None
@@ -417,6 +427,8 @@ class Turn:
     route: Route | None = None
     hops: int = 0
     attempts: int = 0
+    unsent: int = 0
+    """Attempts whose target certainly never saw the call."""
     content: int = 0
     """Pieces of the result that the caller has already seen."""
     seen: int = 0
@@ -453,6 +465,11 @@ class Turn:
     def heard(self) -> bool:
         """Whether events go anywhere: to a listener, or to the log of a job."""
         return self.listener is not None
+
+    @property
+    def handed_on(self) -> bool:
+        """Whether another process goes on with its job: this one only stops, and the job pays at its end."""
+        return False
 
     def now(self) -> Turn:
         """The turn that runs now: this one, or the one that its frame goes on in."""

@@ -312,11 +312,14 @@ class Costs(Struct, frozen=True, forbid_unknown_fields=True):
     """One action of a website."""
     web_per_fifty: float = 1.0
     """The last 50 actions of websites together."""
+    reported_per_call: float = 10.0
+    """What an agent's own report of the cost of one call counts at most, in the ledger and on budgets."""
 
 
 class PriceRule(Struct, frozen=True, forbid_unknown_fields=True):
-    """What calls cost, in US dollars. The first one that matches counts, in place of what the agent itself says. A
-    price that was set with ``agent3 price`` comes before all of them."""
+    """What calls cost, in US dollars. The first one that matches counts, in place of the price that the agent itself
+    names; what an agent reports that a call did cost can only raise it. A price that was set with ``agent3 price``
+    comes before all of them."""
 
     agent: str = "*"
     """The agents it applies to, by id, with ``*`` and ``?``."""

@@ -15,9 +15,27 @@ from agent3.calls.outcomes import NOTICES, read_usage, response
 from agent3.calls.runner import Target
 from agent3.env import REAL, Env, SeededEnv
 from agent3.errors import ValidationError
-from agent3.model import LOCAL, Agent, Call, Capability, Done, Failed, Outcome, Part, Price, Principal, Route, Usage
+from agent3.model import (
+    LOCAL,
+    Agent,
+    Answer,
+    Call,
+    Capability,
+    Done,
+    Failed,
+    Hints,
+    Needs,
+    Outcome,
+    Part,
+    Price,
+    Principal,
+    Question,
+    Route,
+    Usage,
+    Working,
+)
 from agent3.observe.metrics import Metrics
-from agent3.settings import Budget, Calls, Costs, Limits, PriceRule, Rate, Settings
+from agent3.settings import Budget, Calls, Costs, Limits, PriceRule, Rate, Server, Settings
 from agent3.storage import Database, open_database
 from tests.support.rig import Script
 
@@ -29,8 +47,12 @@ DAY = 86_400.0
 class House:
     """A core with one agent of each protocol, all of which answer by the same script."""
 
-    def __init__(self, database: Database, settings: Settings, env: Env, script: Script):
+    def __init__(
+        self, database: Database, settings: Settings, env: Env, script: Script, schema: dict[str, Any], hints: Hints
+    ):
         self.script = script
+        self.schema = schema
+        self.hints = hints
         self.metrics = Metrics()
         self.database = database
         connectors = dict.fromkeys(("mcp", "a2a", "nlweb", "local"), script)
@@ -41,9 +63,9 @@ class House:
         self.core = Core.build(settings, database, connectors, lookup, env=env, metrics=self.metrics)
 
     def target(self, agent: str, name: str = "do", price: Price = Price()) -> Target:  # noqa: B008 - frozen
-        strict = {"type": "object", "required": ["x"]} if name == "strict" else {}
+        strict = {"type": "object", "required": ["x"]} if name == "strict" else self.schema
         routes = (Route(agent, f"{agent}:x"),)
-        capability = Capability(name=name, routes=routes, price=price, input_schema=strict)
+        capability = Capability(name=name, routes=routes, price=price, input_schema=strict, hints=self.hints)
         return Agent(id=agent, name=agent, capabilities=(capability,)), capability
 
     async def call(
@@ -65,15 +87,36 @@ class House:
         ended = [await self.call(who, **more) for _ in range(count)]
         return [one.code if isinstance(one, Failed) else "done" for one in ended]
 
+    async def ask(self, words: str) -> Needs:
+        """A call in words that leave something open."""
+        target = self.target("mcp")
+        call = Call(id=REAL.id(), principal=ALICE, agent="mcp", capability="do", parts=(Part(text=words),))
+        asked = await self.core.runner.start(call, target)
+        assert isinstance(asked, Needs)
+        return asked
+
+    async def spent(self) -> list[float]:
+        """What the budgets have counted, settled."""
+        await self.core.parts.budgets.aclose()
+        rows = await self.database.all("SELECT usd FROM budget_spent ORDER BY key, period")
+        return [row["usd"] for row in rows]
+
     def value(self, name: str, **labels: str) -> float:
         return self.metrics.registry.get_sample_value(name, labels) or 0.0
 
 
 @asynccontextmanager
-async def house(url: str, *answers: Any, env: Env = REAL, **settings: Any) -> AsyncIterator[House]:
+async def house(
+    url: str,
+    *answers: Any,
+    env: Env = REAL,
+    schema: dict[str, Any] | None = None,
+    hints: Hints = Hints(),  # noqa: B008 - frozen
+    **settings: Any,
+) -> AsyncIterator[House]:
     database = await open_database(url)
     chosen = {"limits": Limits(per_minute=0), "calls": Calls(breaker_failures=1_000), **settings}
-    it = House(database, Settings(**chosen), env, Script(*(answers or (DONE,))))
+    it = House(database, Settings(**chosen), env, Script(*(answers or (DONE,))), schema or {}, hints)
     try:
         yield it
     finally:
@@ -253,6 +296,165 @@ def test_a_budget_that_warns_says_so_in_the_answer_the_log_and_a_metric(
     run(story)
 
 
+# What is spent, whatever becomes of the caller
+
+
+ONE: dict[str, Any] = {
+    "budgets": (Budget(usd=10.0, per="all", action="refuse"),),
+    "prices": (PriceRule(call=1.0),),
+}
+
+
+def a_stuck_target() -> tuple[Callable[[Call], Any], asyncio.Event]:
+    """A target that never answers, and when it was asked."""
+    asked = asyncio.Event()
+
+    async def wait(_: Call) -> Outcome:
+        asked.set()
+        await asyncio.Event().wait()
+        return DONE
+
+    return wait, asked
+
+
+def test_a_caller_that_hangs_up_pays_for_what_was_sent(url: str) -> None:
+    async def story() -> None:
+        target, asked = a_stuck_target()
+        async with house(url, target, **ONE) as it:
+            for _ in range(2):
+                asked.clear()
+                calling = asyncio.create_task(it.call())
+                await asked.wait()
+                calling.cancel()
+                await asyncio.wait([calling])
+            assert await it.spent() == [2.0]
+            await it.core.ledger.flush()
+            rows = await it.database.all("SELECT status, attempts, cost FROM calls")
+            assert [tuple(row.values()) for row in map(dict, rows)] == [("canceled", 1, 1.0)] * 2
+
+    run(story)
+
+
+@pytest.mark.parametrize("repeatable", [True, False])
+def test_a_job_that_runs_when_the_gateway_stops_is_paid_once(tmp_path: Any, repeatable: bool) -> None:
+    async def story() -> None:
+        url = f"sqlite:///{tmp_path / 'jobs.db'}"
+        target, asked = a_stuck_target()
+        hints = Hints(read_only=repeatable, idempotent=repeatable)
+        async with house(url, target, hints=hints, server=Server(shutdown_seconds=0), **ONE) as it:
+            calling = asyncio.create_task(it.call(key="k"))
+            await asked.wait()
+            await it.core.runner.aclose(0)
+            await asyncio.wait([calling])
+        async with house(url, hints=hints, **ONE) as it:
+            assert await it.spent() == [1.0]
+            assert await it.core.runner.recover() == 1
+            ended = await it.call(key="k")
+            assert isinstance(ended, Done) is repeatable
+            assert await it.spent() == [1.0]
+            await it.core.ledger.flush()
+            assert sum(row["cost"] for row in await it.database.all("SELECT cost FROM calls")) == 1.0
+
+    run(story)
+
+
+def test_one_key_is_paid_once_however_often_it_comes_at_once(url: str) -> None:
+    async def story() -> None:
+        async with house(url, **ONE) as it:
+            ended = await asyncio.gather(*(it.call(key="k") for _ in range(4)))
+            assert all(isinstance(one, Done) for one in ended)
+            assert len(it.script.calls) == 1
+            assert await it.spent() == [1.0]
+
+    run(story)
+
+
+def test_what_a_target_says_neither_undoes_a_set_price_nor_locks_its_callers_out(url: str) -> None:
+    async def story() -> None:
+        cheap = Done((Part(text="x"),), usage=Usage(1, 1e-9))
+        async with house(url, cheap, **ONE) as it:
+            assert await it.codes(11) == ["done"] * 10 + ["budget_exceeded"]
+        dear = Done((Part(text="x"),), usage=Usage(1, 1e11))
+        async with house(":memory:", dear, costs=Costs(reported_per_call=2.0), **ONE) as it:
+            ended = await it.call(agent="local")
+            assert _meta(ended)[NOTICES] == ["local says that this call cost $1e+11; $2 of it are counted."]
+            assert await it.spent() == [2.0]
+            assert it.value("agent3_reported_costs_capped_total", agent="local") == 1
+            assert await it.codes(1, agent="a2a") == ["done"]
+
+    run(story)
+
+
+BOOK = {
+    "type": "object",
+    "properties": {"city": {"type": "string"}, "day": {"type": "string", "format": "date"}},
+    "required": ["city", "day"],
+}
+
+
+def test_what_was_asked_yesterday_is_given_back_to_yesterday(url: str) -> None:
+    async def story() -> None:
+        world = SeededEnv(time=20 * DAY + 100.0)
+        budgets = (Budget(usd=3.0, action="refuse"),)
+        async with house(url, env=world, budgets=budgets, prices=(PriceRule(call=1.0),), schema=BOOK) as it:
+            asked = [await it.ask("book a room") for _ in range(3)]
+            assert await it.spent() == [3.0]
+            world.advance(DAY)
+            declined = {question.id: Answer("decline") for question in asked[0].questions}
+            assert isinstance(await it.core.runner.answer(ALICE, str(asked[0].job), declined), Failed)
+            await it.core.runner.cancel(ALICE, str(asked[1].job))
+            assert await it.spent() == [1.0], "nothing of it was sent"
+            assert it.script.calls == []
+            rows = await it.database.all("SELECT attempts, cost FROM calls WHERE entry = 'cancel'")
+            assert [dict(row) for row in rows] == [{"attempts": 0, "cost": 0.0}]
+            world.advance(8 * DAY)
+            assert await it.core.jobs.expire() == 3
+            assert await it.spent() == [0.0], "the last one is never answered"
+
+    run(story)
+
+
+def test_a_job_that_was_sent_costs_also_when_it_is_cancelled(url: str) -> None:
+    async def story() -> None:
+        asks = Needs((Question("q", "Which one?"),))
+        async with house(url, asks, Failed("canceled", "stopped"), **ONE) as it:
+            ended = await it.call()
+            assert isinstance(ended, Needs)
+            assert isinstance(await it.core.runner.cancel(ALICE, str(ended.job)), Failed)
+            assert [call.entry for call in it.script.calls] == ["start", "cancel"]
+            assert await it.spent() == [1.0]
+
+    run(story)
+
+
+def test_the_seconds_of_all_turns_of_a_job_cost(url: str) -> None:
+    async def story() -> None:
+        world = SeededEnv(time=20 * DAY)
+
+        async def at_work(_: Call) -> Outcome:
+            world.advance(100.0)
+            return Working(poll=0.0, state="there") if len(it.script.calls) < 3 else DONE
+
+        async with house(url, at_work, env=world, prices=(PriceRule(second=0.01),)) as it:
+            ended = await it.call()
+            assert isinstance(ended, Working)
+            done = await it.core.runner.wait(ALICE, str(ended.job), 10_000)  # of its own clock
+            assert isinstance(done, Done)
+            assert done.usage is not None
+            assert done.usage.cost == pytest.approx(3.0)
+
+    run(story)
+
+
+def test_what_could_not_be_sent_costs_nothing(url: str) -> None:
+    async def story() -> None:
+        async with house(url, Failed("unavailable", "refused", sent=False), calls=Calls(retries=0), **ONE) as it:
+            assert await it.codes(1) == ["unavailable"]
+            assert await it.spent() == [0.0]
+
+    run(story)
+
+
 # RT-014's cost standards
 
 
@@ -399,5 +601,28 @@ def test_bodies_are_removed_after_their_days() -> None:
             assert (await sweep())["bodies"] == 0
             world.advance(3 * DAY)
             assert (await sweep())["bodies"] == 1
+
+    run(story)
+
+
+def test_bodies_that_wait_are_bounded_in_bytes_and_a_bad_one_takes_no_other_with_it(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    async def story() -> None:
+        async with house(":memory:", calls=Calls(bodies="full")) as it:
+            bodies = it.core.parts.bodies
+            monkeypatch.setattr("agent3.calls.bodies._WAITING_BYTES", 3_000)
+            for _ in range(5):
+                await it.call(parts=(Part(raw=b"x" * 1_000),))
+            await bodies.aclose()
+            assert len(await it.database.all("SELECT id FROM call_bodies")) == 2
+            assert it.value("agent3_events_dropped_total", reason="call body") == 3
+            await it.call()
+            bad = Call(id="bad", principal=ALICE, agent="mcp", capability="do", answers={"q": Answer(data=object())})
+            bodies.keep(bad, None, 0)
+            await it.call()
+            await bodies.aclose()
+            assert len(await it.database.all("SELECT id FROM call_bodies")) == 4
+            assert it.value("agent3_events_dropped_total", reason="call body") == 4
 
     run(story)

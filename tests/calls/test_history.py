@@ -254,6 +254,24 @@ def test_two_who_count_at_once_count_each_call_once(url: str) -> None:
     using(url, story)
 
 
+def test_what_a_stand_in_served_is_its_own_use(url: str) -> None:
+    world = SeededEnv(time=START + 60)
+
+    async def story(database: Database) -> None:
+        await write(database, row(0, served_by="other"), row(1))
+        learned: list[Use] = []
+
+        async def learn(_: Transaction, uses: Any) -> None:
+            learned.extend(uses)
+
+        counting = Statistics(database, world)
+        counting.learn = learn
+        await counting.count()
+        assert sorted((use.agent, use.good) for use in learned) == [("other", 1), ("pizza", 1)]
+
+    using(url, story)
+
+
 def test_a_row_that_comes_late_is_counted_when_its_hour_is_closed(url: str) -> None:
     world = SeededEnv(time=START)
 

@@ -128,6 +128,26 @@ def test_a_function_answers_for_a_service_that_is_down_and_the_answer_says_so(
         assert shown["protocols"] == ["openapi"]
 
 
+def test_the_stand_in_that_served_gets_the_credit_and_not_who_was_down(
+    tmp_path: Path, weather: tuple[Weather, Service]
+) -> None:
+    shop, service = weather
+    alice = Principal("alice")
+    with hosted(tmp_path, [meteo()], Settings(calls=FAST)) as made:
+        made.run(add(made.server, service.url))
+        define(made, "weather.forecast", "meteo.outlook", city="place")
+        shop.status = 503
+        assert told(call(made, "weather", "forecast", alice, place="Rome"))["result"]["from"] == "python"
+        assert [(row["agent"], row["served_by"]) for row in made.rows("calls")] == [("weather", "meteo")]
+        gateway = made.server.gateway
+        with pytest.raises(AccessError, match="Call 'weather' first"):
+            made.run(gateway.feedback(Caller(alice), "weather", 5))
+        made.run(gateway.feedback(Caller(alice), "meteo", 5))
+        shop.status = 200
+        call(made, "weather", "forecast", Principal("bob"), place="Rome")
+        assert made.rows("calls")[-1]["served_by"] is None
+
+
 def test_a_service_answers_for_a_function_and_renewing_either_keeps_both(
     tmp_path: Path, weather: tuple[Weather, Service]
 ) -> None:

@@ -16,8 +16,10 @@ from mcp.client import client as official
 from mcp.client.streamable_http import streamable_http_client
 
 from agent3 import Context, LocalAgent
+from agent3.server import call_stream
 from agent3.settings import Client, Limits, Settings
 from tests.support.gateway import Door, Hosted, hosted
+from tests.support.machines import eventually
 
 KEYS = {"alice": "key-of-alice-0123456789", "bob": "key-of-bob-0123456789"}
 
@@ -183,6 +185,23 @@ def test_events_are_heard_while_the_job_runs(alice: Door, house: Hosted, worker:
         assert frames(answer.read())[-1]["event"] == "turn"
     finally:
         connection.close()
+
+
+def test_a_stream_that_breaks_leaves_a_call_with_a_key_to_its_end(alice: Door, house: Hosted, worker: Worker) -> None:
+    worker.ended.clear()
+    metadata = {"idempotencyKey": "broken-stream"}
+    body = {"agentId": "worker", "capability": "hold", "input": {"message": "kept"}, "metadata": metadata}
+    connection = alice.connect()
+    headers = {**alice.headers, "Content-Type": "application/json", "Accept": "text/event-stream"}
+    connection.request("POST", "/v1/call", json.dumps(body), headers)
+    answer = connection.getresponse()
+    assert any(line.strip() == b"event: status" for line in answer)
+    answer.close()
+    connection.close()
+    eventually(lambda: bool(call_stream._left))  # the gateway has seen that its reader is gone
+    house.run(worker.open())
+    assert alice.post("/v1/call", body).json["result"] == "kept"
+    assert worker.ended == []
 
 
 def test_a_running_job_is_cancelled_down_to_its_function(alice: Door, worker: Worker) -> None:

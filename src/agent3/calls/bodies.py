@@ -10,13 +10,13 @@ from __future__ import annotations
 import asyncio
 import hashlib
 from collections import deque
-from typing import Any, Literal
+from typing import Any, Literal, TypeAlias
 
 import msgspec
 from msgspec import UNSET
 
 from agent3.env import Env
-from agent3.errors import Agent3Error
+from agent3.errors import Agent3Error, StorageError
 from agent3.model import Call, Outcome, Part, Working
 from agent3.observe import logs
 from agent3.observe.metrics import Metrics
@@ -28,9 +28,12 @@ log = logs.get("ledger")
 
 _PAUSE = 0.05
 _WAITING = 2_000
-"""Bodies that wait to be written; beyond it they are dropped, and counted."""
+_WAITING_BYTES = 64 << 20
+"""Bodies that wait to be written, and their bytes together; beyond it they are dropped, and counted."""
 _AT_ONCE = 200
 _CUT = "… (cut)"
+_COLUMNS = ("id", "at", "kind", "request", "response")
+_Row: TypeAlias = tuple[Any, ...]
 
 
 class Bodies:
@@ -45,15 +48,17 @@ class Bodies:
         self._kind = kind
         self._longest = longest
         self.on = kind != "off"
-        self._waiting: deque[tuple[Call, Outcome | None]] = deque()
+        self._waiting: deque[tuple[Call, Outcome | None, int]] = deque()
+        self._size = 0
         self._writer: asyncio.Task[None] | None = None
 
-    def keep(self, call: Call, outcome: Outcome | None) -> None:
-        """Keep what a turn was given, and how it ended. Never waits."""
-        if len(self._waiting) >= _WAITING:
+    def keep(self, call: Call, outcome: Outcome | None, size: int) -> None:
+        """Keep what a turn was given, and how it ended; ``size`` is about the bytes of both. Never waits."""
+        if len(self._waiting) >= _WAITING or self._size + size > _WAITING_BYTES:
             self._metrics.events_dropped.inc(("call body",))
             return
-        self._waiting.append((call, outcome))
+        self._waiting.append((call, outcome, size))
+        self._size += size
         if self._writer is None or self._writer.done():
             self._writer = asyncio.get_running_loop().create_task(self._write_all(), name="bodies")
 
@@ -68,13 +73,38 @@ class Bodies:
             some = [self._waiting.popleft() for _ in range(min(_AT_ONCE, len(self._waiting)))]
             try:
                 # Searching long texts for secrets takes its time, which is not the loop's.
-                rows = await asyncio.to_thread(lambda some=some: [self._row(*one) for one in some])  # type: ignore[misc]
-                await self._database.append("call_bodies", ("id", "at", "kind", "request", "response"), rows)
-            except Agent3Error as error:
-                self._metrics.events_dropped.inc(("call body",), len(some))
-                log.error("ledger: %d bodies are lost: %s", len(some), error)
+                await self._append(await asyncio.to_thread(self._rows, some))
+            except Exception as error:  # noqa: BLE001 - those that come next are to be written
+                self._lose(len(some), error)
+            finally:
+                self._size -= sum(size for _, _, size in some)
 
-    def _row(self, call: Call, outcome: Outcome | None) -> tuple[Any, ...]:
+    async def _append(self, rows: list[_Row]) -> None:
+        try:
+            await self._database.append("call_bodies", _COLUMNS, rows)
+        except StorageError:
+            raise
+        except Agent3Error:
+            for row in rows:  # one of them cannot be stored, which must not take the others with it
+                try:
+                    await self._database.append("call_bodies", _COLUMNS, [row])
+                except Agent3Error as error:
+                    self._lose(1, error)
+
+    def _lose(self, count: int, error: Exception) -> None:
+        self._metrics.events_dropped.inc(("call body",), count)
+        log.error("ledger: %d bodies are lost: %s", count, error)
+
+    def _rows(self, some: list[tuple[Call, Outcome | None, int]]) -> list[_Row]:
+        rows = []
+        for call, outcome, _ in some:
+            try:
+                rows.append(self._row(call, outcome))
+            except Exception as error:  # noqa: BLE001 - it holds something that has no JSON form
+                self._lose(1, error)
+        return rows
+
+    def _row(self, call: Call, outcome: Outcome | None) -> _Row:
         sent: dict[str, Any] = {}
         if call.input is not None:
             sent["input"] = call.input

@@ -2,7 +2,8 @@
 
 What a call is known to cost is reserved before it starts, in one transaction that every process on the database shares,
 so that a budget that refuses is not overdrawn by calls that start at once. What it really cost is settled when it has
-ended, a moment later. Seconds and tokens are known only then: calls that already run may go beyond.
+ended, a moment later and on the day of the reservation. Seconds and tokens are known only then: calls that already run
+may go beyond.
 """
 
 from __future__ import annotations
@@ -15,6 +16,7 @@ from fnmatch import fnmatchcase
 from functools import lru_cache
 
 import msgspec
+from msgspec import Struct
 
 from agent3.env import Env
 from agent3.errors import BudgetExceeded, StorageError
@@ -23,7 +25,7 @@ from agent3.observe.metrics import Metrics
 from agent3.settings import Budget, Costs
 from agent3.storage import Database, Transaction
 
-__all__ = ["Account", "Budgets", "Standards"]
+__all__ = ["Account", "Bill", "Budgets", "Reservation", "Standards"]
 
 log = logger("budgets")
 
@@ -48,6 +50,23 @@ class Account:
     budget: Budget
     key: str
     whose: str
+
+
+class Reservation(Struct, frozen=True):
+    """US dollars that were counted before a call, and where: keys of accounts with their periods."""
+
+    usd: float
+    places: tuple[tuple[str, int], ...]
+
+
+class Bill(Struct, frozen=True, omit_defaults=True):
+    """What is known of the cost of a job while it goes on."""
+
+    reserved: Reservation | None = None
+    seconds: float = 0.0
+    """What its turns took so far."""
+    sent: bool = False
+    """Whether a turn reached for the target. What was never sent costs nothing."""
 
 
 class Budgets:
@@ -88,22 +107,23 @@ class Budgets:
                 return False
         return True
 
-    async def reserve(self, accounts: Sequence[Account], usd: float) -> None:
-        """Count what a call will cost at least, on all of its accounts or none; BudgetExceeded where it is too much."""
-        await self.move((), 0.0, accounts, usd)
+    async def reserve(
+        self, accounts: Sequence[Account], usd: float, before: Reservation | None = None
+    ) -> Reservation | None:
+        """Count what a call will cost at least, on all of its accounts or none; BudgetExceeded where it is too much.
 
-    async def move(self, before: Sequence[Account], reserved: float, accounts: Sequence[Account], usd: float) -> None:
-        """Count a call on other accounts than before: what was reserved there is given back, in the same transaction.
-
-        An account that it stays on only counts the difference. BudgetExceeded leaves all as it was.
+        What was reserved for it before is given back in the same transaction: an account that it stays on only counts
+        the difference. BudgetExceeded leaves all as it was.
         """
         taken = [(account, self._period(account)) for account in accounts]
-        left = [(account, self._period(account)) for account in before if reserved and account not in accounts]
+        places = tuple((account.key, period) for account, period in taken)
+        reserved, held = (0.0, ()) if before is None else (before.usd, before.places)
+        left = [place for place in held if place not in places]
 
         async def work(tx: Transaction) -> list[float]:
             totals = []
             for account, period in taken:
-                stays = account in before
+                stays = (account.key, period) in held
                 more = usd - reserved if stays else usd
                 row = await tx.one(_ADD, account.key, period, float(more))
                 assert row is not None
@@ -112,26 +132,35 @@ class Budgets:
                 if account.budget.action == "refuse" and over and not (stays and more <= 0):
                     raise self._refusal(account, total - more)
                 totals.append(total)
-            for account, period in left:
-                row = await tx.one(_ADD, account.key, period, -reserved)
+            for key, period in left:
+                row = await tx.one(_ADD, key, period, -reserved)
                 assert row is not None
                 totals.append(row["usd"])
             return totals
 
         # Calm: adding locks the row until the commit, and nothing else is read.
-        for (account, period), total in zip([*taken, *left], await self._database.write(work, calm=True), strict=True):
-            self._know(account.key, period, total)
+        totals = await self._database.write(work, calm=True)
+        for (key, period), total in zip([*places, *left], totals, strict=True):
+            self._know(key, period, total)
+        return Reservation(usd, places) if usd else None
 
-    def settle(self, accounts: Sequence[Account], usd: float) -> None:
-        """Count what a call cost beyond what was reserved; less is given back. Never waits."""
-        if not usd:
-            return
-        for account in accounts:
-            place = account.key, self._period(account)
-            self._due[place] = self._due.get(place, 0.0) + usd
-            if place in self._spent:
-                spent, looked = self._spent[place]
-                self._spent[place] = spent + usd, looked
+    def settle(self, accounts: Sequence[Account], usd: float, reserved: Reservation | None = None) -> None:
+        """Count what a call cost: where it was reserved what differs from that, else all of it today. Never waits."""
+        places = [(one.key, self._period(one)) for one in accounts] if reserved is None else reserved.places
+        more = usd if reserved is None else usd - reserved.usd
+        if more:
+            for place in places:
+                self._owe(place, more)
+
+    def give_back(self, reserved: Reservation | None) -> None:
+        """Settle a call that cost nothing."""
+        self.settle((), 0.0, reserved)
+
+    def _owe(self, place: tuple[str, int], usd: float) -> None:
+        self._due[place] = self._due.get(place, 0.0) + usd
+        if place in self._spent:
+            spent, looked = self._spent[place]
+            self._spent[place] = spent + usd, looked
         if self._settler is None or self._settler.done():
             self._settler = asyncio.get_running_loop().create_task(self._settle_all(), name="budgets")
 

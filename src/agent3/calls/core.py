@@ -140,6 +140,7 @@ class Core:
             propose=propose,
         )
         jobs.news.on("job", parts.park.forget)
+        jobs.give_back = parts.budgets.give_back
         steps = chain(parts, order)
         prices.on_change = steps.drop
         others: dict[str, Callable[[], Awaitable[int]]] = {

@@ -30,7 +30,8 @@ _SETTLED = 1.0
 _TURNS = 1_000
 """Turns of one call that are shown."""
 _KEPT_COLUMNS = (
-    *("id", "job", "turn", "at", "principal", "user_agent", "agent", "capability", "route", "door", "entry"),
+    *("id", "job", "turn", "at", "principal", "user_agent", "agent", "capability", "served_by", "route", "door"),
+    "entry",
     *("context", "trace", "message", "seconds", "attempts", "hops", "cached", "tokens", "cost", "estimated"),
     *("bytes_in", "bytes_out", "tenant"),
 )
@@ -220,6 +221,7 @@ def _describe(row: Row) -> dict[str, Any]:
         "capability": row["capability"],
         "protocol": None if route is None else route.partition(":")[0],
         "route": route,
+        "servedBy": row["served_by"],
         "door": row["door"],
         "entry": row["entry"],
         "context": row["context"],

@@ -52,7 +52,7 @@ from agent3.calls.steps.route_secrets import RouteSecrets
 from agent3.calls.steps.sanitize import Sanitize
 from agent3.calls.steps.validate import Validate
 from agent3.errors import Unavailable
-from agent3.model import Agent, Call, Capability, Done, Handler, Outcome
+from agent3.model import Agent, Call, Capability, Done, Failed, Handler, Outcome
 
 __all__ = ["ORDER", "Chain"]
 
@@ -85,7 +85,9 @@ class Chain:
     def __init__(self, parts: Parts, order: Sequence[type[Step]] | None = None):
         self._connectors = parts.connectors
         self._park = parts.park
+        self._budgets = parts.budgets
         self.steps = tuple(step(parts) for step in (ORDER if order is None else order))
+        self._limit = next((step for step in self.steps if isinstance(step, Limit)), None)
         self._compiled: dict[tuple[Any, ...], tuple[Agent | None, Capability, Handler]] = {}
 
     def __call__(self, call: Call) -> Awaitable[Outcome]:
@@ -172,9 +174,17 @@ class Chain:
 
         refusal: Outcome | None = await self._only(("authorize",), call, nothing)(call)
         if refusal is _FINE:
-            limits = [step for step in self.steps if isinstance(step, Limit)]
-            refusal = await limits[0].charge(call) if limits else None
+            refusal = await self._limit.charge(call) if self._limit is not None else None
         return None if refusal is None else await self.record(call, refusal)
+
+    async def charge_as(self, call: Call, capability: Capability) -> Failed | None:
+        """Charge a running call as one of another capability of its agent; the refusal, if it is one."""
+        return await self._limit.charge_as(call, capability) if self._limit is not None else None
+
+    def dismiss(self, call: Call) -> None:
+        """Give back what ``admit`` reserved for a call that does not start after all."""
+        self._budgets.give_back(call.live.reserved)
+        call.live.reserved = None
 
     def drop(self) -> None:
         """Forget what was compiled: something that it was made of has changed, such as a rule."""

@@ -1,5 +1,8 @@
 """Prices: what a call costs. As the operator set it, else as the settings say, else as the agent says of itself.
 
+What an agent says afterwards that a call did cost counts in place of its own price, and where it is more also in place
+of the operator's (``agent3.calls.steps.ledger``).
+
 A price that was set with ``agent3 price`` is in the database, for all gateways on it; each looks for changes every few
 seconds.
 """
@@ -16,7 +19,7 @@ from agent3.settings import PriceRule
 from agent3.storage import Database, Transaction
 from agent3.storage.counters import increase
 
-__all__ = ["EVERY", "Prices"]
+__all__ = ["EVERY", "Prices", "SetPrice"]
 
 EVERY = 5.0
 """Seconds between two looks for prices that another process has set."""
@@ -27,6 +30,10 @@ _SET = """
 INSERT INTO prices (agent, capability, call, second, tokens) VALUES (?, ?, ?, ?, ?)
 ON CONFLICT (agent, capability) DO UPDATE SET call = excluded.call, second = excluded.second, tokens = excluded.tokens
 """
+
+
+class SetPrice(Price, frozen=True):
+    """A price that the operator set: what an agent says that a call cost can raise it, and never lower it."""
 
 
 class Prices:
@@ -46,7 +53,7 @@ class Prices:
             return stored
         for rule in self._rules:
             if fnmatchcase(agent, rule.agent) and fnmatchcase(capability.name, rule.capability):
-                return Price(rule.call, rule.second, rule.tokens)
+                return SetPrice(rule.call, rule.second, rule.tokens)
         return capability.price
 
     async def refresh(self) -> None:
@@ -57,7 +64,7 @@ class Prices:
             return
         rows = await self._database.all("SELECT * FROM prices")
         self._stored = {
-            (row["agent"], row["capability"]): Price(row["call"], row["second"], row["tokens"]) for row in rows
+            (row["agent"], row["capability"]): SetPrice(row["call"], row["second"], row["tokens"]) for row in rows
         }
         self._version = version
         self.on_change()

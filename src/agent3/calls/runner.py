@@ -15,6 +15,7 @@ from typing import Any, TypeAlias
 
 from msgspec.structs import replace
 
+from agent3.calls.budgets import Bill
 from agent3.calls.jobs import LEASE, Job, Jobs, may_repeat
 from agent3.calls.jobs.changes import wait_until_set
 from agent3.calls.order import Chain
@@ -167,11 +168,16 @@ class Runner:
                 claimed = await self._jobs.claim(job, said=said)
                 return outcome_of(await self._end_unstarted(claimed, principal, chosen, door))
             call, target = chosen
-            asks = replace(call, id=self._env.id(), job=job.id, turn=job.turn + 1, principal=principal)
-            if (refusal := await self._chain.admit(replace(asks, live=Turn(*target, door=door)))) is not None:
+            live = Turn(*target, door=door)
+            asks = replace(call, id=self._env.id(), job=job.id, turn=job.turn + 1, principal=principal, live=live)
+            if (refusal := await self._chain.admit(asks)) is not None:
                 assert isinstance(refusal, Failed)
                 raise error_of(refusal)
-            claimed = await self._jobs.claim(job, {}, said=said, call=call)
+            try:
+                claimed = await self._jobs.claim(job, {}, said=said, call=call, bill=Bill(live.reserved))
+            except Agent3Error:
+                self._chain.dismiss(asks)
+                raise
             first = self.next_turn(claimed, principal, "start")
             task = self.spawn(claimed, first, target, listener, door, charged=True)
             return Working(job=job.id, turn=claimed.turn) if detach else await _join(task)
@@ -244,8 +250,8 @@ class Runner:
             )
         elif (claimed := await self._jobs.take_over(job)) is None:
             raise TurnTaken(f"Job {job.id} has just moved on. Read it again.")
-        if not job.call.capability:  # nothing was begun
-            return outcome_of(await self._end_unstarted(claimed, principal, _cancel_outcome(), door))
+        if not job.call.capability or (job.status == "needs" and not job.bill.sent):  # there is nobody to tell
+            return outcome_of(await self._end_unstarted(claimed, principal, _cancel_outcome(), door, "cancel"))
         call = self.next_turn(claimed, principal, "cancel")
         try:
             target = await self._lookup(job.call.agent, job.call.capability)
@@ -292,10 +298,17 @@ class Runner:
         """The first turn of a call that is a job from the beginning."""
         job = await self._jobs.find_by_key(call)
         if job is None:
-            if (refusal := await self._chain.admit(replace(call, live=Turn(*target, door=door)))) is not None:
+            asks = replace(call, live=Turn(*target, door=door))
+            if (refusal := await self._chain.admit(asks)) is not None:
                 return refusal
-            job, new = await self._jobs.open(call)
-            if new:
+            try:
+                job, new = await self._jobs.open(call, Bill(asks.live.reserved))
+            except Agent3Error:
+                self._chain.dismiss(asks)
+                raise
+            if not new:  # the same key came twice at once, and is paid once
+                self._chain.dismiss(asks)
+            else:
                 task = self.spawn(job, call, target, listener, door, charged=True)
                 return Working(job=job.id, turn=job.turn) if detach else await _join(task)
         # The same key came before: its job is the answer, also while it still runs.
@@ -312,7 +325,9 @@ class Runner:
         opened: Callable[[Job], None] | None,
     ) -> Outcome:
         """The first turn of a call that may never become a job, in the task of its caller."""
-        turn = RunningTurn(self._jobs, None, target, listener, door, call, self._bounds, self._enlist)
+        turn = RunningTurn(
+            self._jobs, None, target, listener, door, call, self._bounds, self._enlist, self._is_handed_on
+        )
         turn.opened = opened
         turn.task = asyncio.current_task()
         try:
@@ -345,7 +360,7 @@ class Runner:
         if turn.job is not None:
             job = await self._end(turn, outcome)
         elif isinstance(outcome, (Needs, Working)):
-            job = await self._jobs.open_with_outcome(call, outcome, turn.route, turn.take_pending())
+            job = await self._jobs.open_with_outcome(call, outcome, turn.route, turn.take_pending(), turn.bill)
         else:
             return outcome
         return self._pursue_if_working(job, target, door)
@@ -363,7 +378,7 @@ class Runner:
         self, job: Job, call: Call, target: Target, listener: Listener | None, door: str, *, charged: bool = False
     ) -> asyncio.Task[Outcome]:
         """Run a turn of a job in a task of its own."""
-        turn = RunningTurn(self._jobs, job, target, listener, door, call, self._bounds)
+        turn = self._next_running(job, target, listener, door, call)
         turn.charged = charged
         routes = call.routes or target[1].routes
         route = routes[0] if call.entry == "start" and len(routes) == 1 else call.route
@@ -373,6 +388,12 @@ class Runner:
             return self._pursue_if_working(await self._run_to_end(running, turn), target, door)
 
         return self._watch(job.id, run())
+
+    def _next_running(self, job: Job, target: Target, listener: Listener | None, door: str, call: Call) -> RunningTurn:
+        return RunningTurn(self._jobs, job, target, listener, door, call, self._bounds, is_handed_on=self._is_handed_on)
+
+    def _is_handed_on(self, job_id: str) -> bool:
+        return self._closing or job_id in self.lost
 
     async def _run_to_end(self, call: Call, turn: RunningTurn) -> Job:
         """Run a turn of a job until its end is on disk. Closing leaves it as it is, for the next process."""
@@ -396,12 +417,25 @@ class Runner:
             outcome = _cancel_outcome(outcome)
         return await self._end(turn, outcome)
 
-    async def _end_unstarted(self, job: Job, principal: Principal, outcome: Needs | Failed, door: str) -> Job:
-        """Record and end a turn of a job of which nobody has said yet what it is for."""
-        call = self.next_turn(job, principal, "answer")
-        agent = Agent(id=call.agent, name=call.agent)
-        await self._chain.record(replace(call, live=Turn(agent, Capability(name=""), door=door)), outcome)
+    async def _end_unstarted(
+        self, job: Job, principal: Principal, outcome: Needs | Failed, door: str, entry: Entry = "answer"
+    ) -> Job:
+        """Record and end a turn of a job of which nothing was sent, or nobody has said yet what it is for."""
+        await self._record_turn(job, self.next_turn(job, principal, entry), outcome, door)
         return await self._jobs.end_turn(job, outcome, None)
+
+    async def end_abandoned(self, job: Job, outcome: Failed, door: str) -> None:
+        """Record and end a turn that an earlier process left: it may have been sent, so it costs."""
+        call = self.next_turn(job, job.call.principal, "attach")
+        await self._record_turn(replace(job, bill=replace(job.bill, sent=True)), call, outcome, door)
+        await self._jobs.end_turn(job, outcome, job.route)
+
+    async def _record_turn(self, job: Job, call: Call, outcome: Needs | Failed, door: str) -> None:
+        target = Agent(id=call.agent, name=call.agent), Capability(name=call.capability)
+        if call.capability:
+            with suppress(NotFound):
+                target = await self._lookup(call.agent, call.capability)
+        await self._chain.record(replace(call, live=self._next_running(job, target, None, door, call)), outcome)
 
     async def _end(self, turn: RunningTurn, outcome: Outcome) -> Job:
         """Write down how a turn ended; of a job that another process has taken, nothing is written."""
@@ -422,6 +456,7 @@ class Runner:
             turn.kept,
             turn.seq,
             attempted=turn.attempts > 0,
+            bill=turn.bill,
         )
 
         async def write() -> Job:
@@ -472,7 +507,7 @@ class Runner:
                 taken = await self._jobs.take_over(now)
                 if taken is None:
                     break
-                turn = RunningTurn(self._jobs, taken, target, None, door, taken.call, self._bounds)
+                turn = self._next_running(taken, target, None, door, taken.call)
                 call = replace(self.next_turn(taken, taken.call.principal, "attach"), live=turn)
                 now = await self._run_to_end(call, turn)
             return outcome_of(await self._jobs.get(job.owner, job.id))

@@ -81,14 +81,15 @@ ON CONFLICT ({", ".join(_KEYS)}) DO UPDATE SET
 """
 # Only what says something of the agent: not what it never saw, what its caller took back, or what a person declined.
 _USES = f"""
-SELECT agent, principal, MAX({_ENDED}) AS at,
+SELECT COALESCE(served_by, agent) AS agent, principal, MAX({_ENDED}) AS at,
     CAST(SUM(CASE WHEN status = 'failed' THEN 0 ELSE 1 END) AS BIGINT) AS good,
     CAST(SUM(CASE WHEN status = 'failed' THEN 1 ELSE 0 END) AS BIGINT) AS bad,
     SUM(seconds) AS seconds
-FROM calls WHERE {_ENDED} >= ? AND {_ENDED} < ? AND attempts > 0 AND cached = 0 AND agent <> principal
-    AND (user_agent IS NULL OR user_agent <> agent) AND status IN ('done', 'failed', 'needs')
+FROM calls WHERE {_ENDED} >= ? AND {_ENDED} < ? AND attempts > 0 AND cached = 0
+    AND COALESCE(served_by, agent) <> principal AND (user_agent IS NULL OR user_agent <> COALESCE(served_by, agent))
+    AND status IN ('done', 'failed', 'needs')
     AND (code IS NULL OR code NOT IN ('declined', 'rejected', 'canceled', 'interrupted', 'invalid_input'))
-GROUP BY agent, principal
+GROUP BY 1, 2
 """
 _BEGIN = "INSERT INTO counters (name, value) VALUES (?, 0) ON CONFLICT (name) DO NOTHING"
 _TAKE = "UPDATE counters SET value = ? WHERE name = ? AND value = ?"

@@ -219,7 +219,7 @@ class Takeover:
             if taken is None:
                 return False
             log.warning("job %s: no process has its agent: %s", job.id, error)
-            await self._jobs.end_turn(taken, failed_by(error), taken.route)
+            await runner.end_abandoned(taken, failed_by(error), RECOVERY)
             return True
         taken = await self._jobs.take_over(job)
         if taken is None:
@@ -241,5 +241,5 @@ class Takeover:
                 "The gateway was restarted during this call, and the capability may not be repeated automatically. "
                 "Call it again."
             )
-            await self._jobs.end_turn(taken, failed_by(Interrupted(text)), taken.route)
+            await runner.end_abandoned(taken, failed_by(Interrupted(text)), RECOVERY)
         return True

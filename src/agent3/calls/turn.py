@@ -13,6 +13,7 @@ from typing import Any, TypeAlias
 
 from msgspec.structs import replace
 
+from agent3.calls.budgets import Bill
 from agent3.calls.coroutines import drive
 from agent3.calls.jobs import Job, Jobs
 from agent3.calls.outcomes import failed_by
@@ -75,6 +76,7 @@ class RunningTurn(Turn):
         call: Call,
         bounds: Bounds,
         on_open: Callable[[RunningTurn], None] | None = None,
+        is_handed_on: Callable[[str], bool] = lambda _: False,
     ):
         self.agent, self.capability = target
         self.listener = listener
@@ -85,14 +87,27 @@ class RunningTurn(Turn):
         self._bounds = bounds
         self._jobs = jobs
         self._on_open = on_open
+        self._is_handed_on = is_handed_on
         if job is not None:
             self.seq = job.seq
+            bill = job.bill
+            self.reserved, self.seconds_before, self.sent_before = bill.reserved, bill.seconds, bill.sent
             if job.kept:
                 self.kept.update(job.kept)
 
     @property
     def heard(self) -> bool:
         return True
+
+    @property
+    def handed_on(self) -> bool:
+        return self.job is not None and self._is_handed_on(self.job.id)
+
+    @property
+    def bill(self) -> Bill:
+        """What its job owes so far."""
+        sent = self.sent_before or self.attempts > self.unsent
+        return Bill(self.reserved, self.seconds_before + self.seconds, sent)
 
     def hear(self, event: Event) -> None:
         """Take an event: write it down if this is a job, and tell the caller that is there.
@@ -143,7 +158,7 @@ class RunningTurn(Turn):
             self._opening = asyncio.Lock()
         async with self._opening:
             if self.job is None:
-                job, new = await self._jobs.open(self.call)
+                job, new = await self._jobs.open(self.call, self.bill)
                 if not new:
                     raise TurnTaken(f"Another process answers message {self.call.key} already, as job {job.id}.")
                 self.job = job

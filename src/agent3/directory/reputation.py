@@ -71,8 +71,10 @@ ON CONFLICT (agent, principal) DO UPDATE SET good = excluded.good, bad = exclude
 """
 # What was not counted yet is among the last rows of the caller.
 _RECENT_CALL = """
-SELECT id FROM (SELECT id, agent, attempts, user_agent FROM calls WHERE principal = ? ORDER BY at DESC LIMIT 10000)
-AS recent WHERE agent = ? AND attempts > 0 AND (user_agent IS NULL OR user_agent <> agent) LIMIT 1
+SELECT id FROM (
+    SELECT id, COALESCE(served_by, agent) AS agent, attempts, user_agent FROM calls WHERE principal = ?
+    ORDER BY at DESC LIMIT 10000
+) AS recent WHERE agent = ? AND attempts > 0 AND (user_agent IS NULL OR user_agent <> agent) LIMIT 1
 """
 
 

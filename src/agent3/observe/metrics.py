@@ -279,6 +279,9 @@ class Metrics:
         self.budgets_exceeded = count(
             "agent3_budgets_exceeded_total", "Calls beyond a budget, refused or with a warning", "action", "whose"
         )
+        self.reports_capped = count(
+            "agent3_reported_costs_capped_total", "Calls whose agent says that they cost more than is counted", "agent"
+        )
         self.cost_standards_missed = count(
             "agent3_cost_standards_missed_total", "Calls that cost more than expected", "standard"
         )

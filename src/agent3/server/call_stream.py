@@ -1,7 +1,8 @@
 """A call as a stream of server-sent events: what happens as it happens, and as the last event the response.
 
 An event of a call has the form that ``/v1/calls/{job_id}/events`` gives it, under its kind. The last one is called
-``response`` and holds what the same call without streaming answers. A client that hangs up cancels the call.
+``response`` and holds what the same call without streaming answers. A client that hangs up cancels the call, unless it
+can come back for it.
 """
 
 from __future__ import annotations
@@ -9,6 +10,7 @@ from __future__ import annotations
 import asyncio
 from collections import deque
 from collections.abc import AsyncIterator, Awaitable, Callable
+from functools import partial
 from typing import Any
 
 from starlette.responses import Response, StreamingResponse
@@ -83,17 +85,17 @@ class _Frames:
 
 
 class _CallResponse(StreamingResponse):
-    """Ends the call with the response, also if the client left before it began."""
+    """Leaves the call with the response, also if the client left before it began."""
 
-    def __init__(self, call: asyncio.Task[dict[str, Any]], frames: AsyncIterator[bytes], status: int):
+    def __init__(self, leave: Callable[[], object], frames: AsyncIterator[bytes], status: int):
         super().__init__(frames, status, _HEADERS, "text/event-stream")
-        self._call = call
+        self._leave = leave
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         try:
             await super().__call__(scope, receive, send)
         finally:
-            self._call.cancel()
+            self._leave()
 
 
 def _as_answer(error: Agent3Error) -> dict[str, Any]:
@@ -105,15 +107,21 @@ async def stream_call(
     status_of: Callable[[dict[str, Any]], int],
     count: Callable[[], None],
     describe_error: Callable[[Agent3Error], dict[str, Any]] = _as_answer,
+    *,
+    goes_on: bool = False,
 ) -> Response:
-    """Make a call and stream it. An error that is raised before anything was heard is raised here."""
+    """Make a call and stream it. An error that is raised before anything was heard is raised here.
+
+    With ``goes_on`` the call ends also if nobody reads the stream any more.
+    """
     frames = _Frames(count)
     call = asyncio.ensure_future(run(frames.listen))
     call.add_done_callback(frames.wake)
+    leave = partial(_let_go_on, call) if goes_on else call.cancel
     try:
         await frames.wait(_BEGIN)
     except BaseException:
-        call.cancel()
+        leave()
         raise
     status = 200
     if call.done():
@@ -132,7 +140,24 @@ async def stream_call(
             answer["metadata"] = {**metadata, "notices": [*metadata.get("notices", ()), note]}
         yield frames.take() + jsonrpc.encode_event(encode(answer), event="response")
 
-    return _CallResponse(call, body(), status)
+    return _CallResponse(leave, body(), status)
+
+
+_left: set[asyncio.Task[dict[str, Any]]] = set()
+"""Calls that go on without a reader: the loop itself holds its tasks only weakly."""
+
+
+def _let_go_on(call: asyncio.Task[dict[str, Any]]) -> None:
+    """Let a call end by itself. How it ended is kept with its key; here only what went wrong inside is told."""
+
+    def end(done: asyncio.Task[dict[str, Any]]) -> None:
+        _left.discard(done)
+        if not done.cancelled() and (error := done.exception()) is not None and not isinstance(error, Agent3Error):
+            log.error("a call that was streamed failed inside the gateway", exc_info=error)
+
+    if not call.done():
+        _left.add(call)
+        call.add_done_callback(end)
 
 
 def _finish(

@@ -176,14 +176,17 @@ class Rest:
         streaming = metadata.get("streaming", "text/event-stream" in request.headers.get("accept", "").lower())
         # An answer to a job is given in place: a preference need not be honoured (RFC 7240, 2).
         detach = "respond-async" in request.headers.get("prefer", "").lower() and not metadata.get("job")
+        # Whoever comes back with the key gets the result.
+        keyed = bool(metadata.get("idempotencyKey"))
         if streaming and not detach and not is_batch(body):
             return await stream_call(
                 lambda listener: self._verbs.answer("agent3_call", body, replace(caller, listener=listener)),
                 _status,
                 self._count_left_out,
+                goes_on=keyed,
             )
         calling = self._verbs.answer("agent3_call", body, caller, detach=detach)
-        if detach or metadata.get("idempotencyKey"):  # whoever comes back with the key gets the result
+        if detach or keyed:
             return _json_body(await calling)
 
         async def hung_up() -> None:

@@ -20,7 +20,7 @@ from agent3.errors import AgentNotFound, CapabilityNotFound, Conflict, SetupErro
 from agent3.gateway.gateway import Caller, CallRequest
 from agent3.model import LOCAL, Answer, Done, Failed, Needs, Outcome, Principal, value_of
 from agent3.protocols.nlweb.authoring.files import dump
-from agent3.settings import Calls, Outbound, Rule, Settings, Web
+from agent3.settings import Budget, Calls, Outbound, PriceRule, Rate, Rule, Settings, Web
 from tests.support.gateway import Hosted, hosted
 from tests.support.mcp_upstream import Site as Upstream
 from tests.support.mcp_upstream import served
@@ -226,6 +226,28 @@ def test_what_has_consequences_is_done_only_after_a_yes(running: Hosted, site: S
     assert isinstance(done, Done)
     assert value_of(done.parts) == ["Bought tea"]
     assert [path for _, path in site.requests].count("/bought?product=tea") == 1
+
+
+@pytest.mark.browser
+def test_an_action_that_is_said_in_words_has_its_price_its_budget_and_its_rate(tmp_path: Path, site: Site) -> None:
+    settings: dict[str, Any] = {
+        "prices": (PriceRule(agent="shop", capability="look", call=2.0),),
+        "rates": (Rate(per_minute=0.001, burst=3, capability="look"), Rate(per_minute=0.001, burst=100)),
+        "budgets": (Budget(usd=5.0, action="refuse"),),
+    }
+    said = {"text": 'look at one shelf, query "tea"'}
+
+    def look(made: Hosted) -> Outcome:
+        outcome = call(made, capability="command", input=said)
+        return answer(made, outcome, query="tea") if isinstance(outcome, Needs) else outcome
+
+    with house(tmp_path, site, **settings) as made:
+        ended = [look(made) for _ in range(4)]
+        assert [one.usage.cost for one in ended[:2] if isinstance(one, Done) and one.usage] == [2.0, 2.0]
+        assert [one.code for one in ended[2:] if isinstance(one, Failed)] == ["budget_exceeded", "rate_limited"]
+        made.run(made.server.core.parts.budgets.aclose())
+        assert [row["usd"] for row in made.rows("budget_spent")] == [4.0]
+        assert [row["cost"] for row in made.rows("calls") if row["status"] == "failed"] == [0.0, 0.0]
 
 
 @pytest.mark.browser

@@ -6,7 +6,7 @@ A job is durable before its id is told, and a turn before its outcome is. Only t
 
 from __future__ import annotations
 
-from collections.abc import AsyncGenerator, AsyncIterator, Mapping, Sequence
+from collections.abc import AsyncGenerator, AsyncIterator, Callable, Mapping, Sequence
 from contextlib import aclosing
 from functools import partial
 from typing import Any, Protocol, TypeVar
@@ -15,6 +15,7 @@ import msgspec
 from msgspec import Struct
 
 from agent3 import failpoints
+from agent3.calls.budgets import Bill, Reservation
 from agent3.calls.jobs.changes import Changes, wait_until_set
 from agent3.calls.jobs.ended import EndedJobs
 from agent3.calls.jobs.leases import LEASE, JobLeases
@@ -71,6 +72,7 @@ _PARTS = (
 )
 """What is removed with a job, by table and column; the job itself last."""
 _IN_MEMORY = (":memory:", "sqlite://")
+_NOTHING_SPENT = Bill()
 
 
 class JobFilter(Struct, frozen=True, kw_only=True):
@@ -123,6 +125,8 @@ class Jobs:
         self._keep_unused = min(self._keep, _KEEP_UNUSED)
         self._callbacks = callbacks
         self._observers: list[JobObserver] = []
+        self.give_back: Callable[[Reservation | None], None] = lambda _: None
+        """Hears what was reserved for jobs whose answers are no longer waited for, and that were never sent."""
         self._reader = RowReader(metrics)
         self._changes = Changes()
         self.node = register_node(env, self)
@@ -143,7 +147,7 @@ class Jobs:
 
     # Opening
 
-    async def open(self, call: Call) -> tuple[Job, bool]:
+    async def open(self, call: Call, bill: Bill = _NOTHING_SPENT) -> tuple[Job, bool]:
         """A new job for a first turn, or the one that (owner, key) already has; True where it is new.
 
         KeyReused if that was another call.
@@ -153,7 +157,7 @@ class Jobs:
         async def work(tx: Transaction) -> tuple[Job, bool]:
             # Twice: the key that was in the way may have been released before its job is read.
             for _ in range(2):
-                if (row := await self._insert(tx, call, digest)) is not None:
+                if (row := await self._insert(tx, call, digest, bill)) is not None:
                     return decode_job(row), True
                 found = await tx.one("SELECT * FROM jobs WHERE owner = ? AND key = ?", call.principal.id, call.key)
                 if found is not None:
@@ -163,13 +167,18 @@ class Jobs:
         return await self._write(work)
 
     async def open_with_outcome(
-        self, call: Call, outcome: Needs | Working, route: Route | None, events: Sequence[Event] = ()
+        self,
+        call: Call,
+        outcome: Needs | Working,
+        route: Route | None,
+        events: Sequence[Event] = (),
+        bill: Bill = _NOTHING_SPENT,
     ) -> Job:
         """A job for an inline turn that paused or goes on elsewhere, with all that it told, in one commit."""
         digest = digest_of(call)
 
         async def work(tx: Transaction) -> Job:
-            row = await self._insert(tx, call, digest)
+            row = await self._insert(tx, call, digest, bill)
             if row is None:
                 raise _already_exists(call)
             return await self._end_turn(tx, decode_job(row), outcome, route, None, events)
@@ -320,10 +329,12 @@ class Jobs:
         hand_to: str | None = None,
         said: Sequence[Event] = (),
         call: Call | None = None,
+        bill: Bill | None = None,
     ) -> Job:
         """Take the next turn of a paused job: of two at once one wins, and the other gets TurnTaken.
 
-        With ``call`` the job asked what it is for, and this is what it does from now on: it starts in this turn.
+        With ``call`` the job asked what it is for, and this is what it does from now on: it starts in this turn, and
+        ``bill`` is what was reserved for it.
 
         With ``hand_to`` it is taken for another process, which is woken and finds it with ``leases.list_handed_over``.
         The log of the turn begins with ``said``.
@@ -337,13 +348,14 @@ class Jobs:
         async def work(tx: Transaction) -> Job:
             row = await tx.one(
                 f"UPDATE jobs SET {starts}status = 'working', turn = turn + 1, generation = generation + 1, "
-                f"seq = seq + ?, node = ?, lease = {self.leases.until}, answers = ?, updated = ? "
+                f"seq = seq + ?, node = ?, lease = {self.leases.until}, answers = ?, bill = ?, updated = ? "
                 "WHERE id = ? AND status = 'needs' AND turn = ? RETURNING *",
                 *given,
                 len(said),
                 hand_to or self.node,
                 self.leases.seconds,
                 encode_column(dict(answers if answers is not None else job.answers)),
+                encode_column(job.bill if bill is None else bill),
                 self._env.now(),
                 job.id,
                 job.turn,
@@ -380,21 +392,26 @@ class Jobs:
     async def take_over(self, job: Job) -> Job | None:
         """Take a working job from a process that is gone, or begin anew with an own one.
 
-        None if another was faster. Whatever still holds the older generation can write no more.
+        None if another was faster. Whatever still holds the older generation can write no more. The time that a target
+        went on working by itself since the last turn counts like that of a turn.
         """
+        now, bill = self._env.now(), job.bill
+        if isinstance(job.outcome, Working):
+            bill = msgspec.structs.replace(bill, seconds=bill.seconds + max(0.0, now - job.updated))
         if failpoints.armed is not None:
             await failpoints.reach("job.claim")
 
         async def work(tx: Transaction) -> Job | None:
             row = await tx.one(
                 "UPDATE jobs SET generation = generation + 1, seq = CASE WHEN node = ? THEN seq ELSE seq + ? END, "
-                f"node = ?, lease = {self.leases.until}, updated = ? "
+                f"node = ?, lease = {self.leases.until}, bill = ?, updated = ? "
                 "WHERE id = ? AND generation = ? AND status = 'working' RETURNING *",
                 self.node,
                 _GAP,
                 self.node,
                 self.leases.seconds,
-                self._env.now(),
+                encode_column(bill),
+                now,
                 job.id,
                 job.generation,
             )
@@ -445,6 +462,7 @@ class Jobs:
         kept: Mapping[str, Any] | None = None,
         written: int = 0,
         attempted: bool = True,
+        bill: Bill | None = None,
     ) -> Job:
         """Write the row, the remaining events and the event of the turn itself in one commit, then wake the readers.
 
@@ -453,7 +471,7 @@ class Jobs:
         """
 
         async def work(tx: Transaction) -> Job:
-            return await self._end_turn(tx, job, outcome, route, answers, events, kept, written, attempted)
+            return await self._end_turn(tx, job, outcome, route, answers, events, kept, written, attempted, bill)
 
         ended = await self._write(work)
         self._notify(job.id)
@@ -467,9 +485,9 @@ class Jobs:
         One transaction for every hundred, so that others can write in between.
         """
 
-        async def work(tx: Transaction) -> int:
+        async def work(tx: Transaction) -> list[Row]:
             rows = await tx.all(
-                "SELECT id FROM jobs WHERE expires < ? AND status <> 'working' ORDER BY expires LIMIT ?",
+                "SELECT id, status, bill FROM jobs WHERE expires < ? AND status <> 'working' ORDER BY expires LIMIT ?",
                 self._env.now(),
                 _EXPIRE_BATCH,
             )
@@ -478,24 +496,28 @@ class Jobs:
                 marks = ", ".join("?" * len(old))
                 for table, column in _PARTS:
                     await tx.run(f"DELETE FROM {table} WHERE {column} IN ({marks})", *old)
-            return len(old)
+            return rows
 
         removed = 0
         while removed < most:
-            count = await self._database.write(work, frees=True)
-            removed += count
-            if count < _EXPIRE_BATCH:
+            rows = await self._database.write(work, frees=True)
+            for row in rows:
+                if row["status"] == "needs" and not (bill := self._reader.get_bill(row)).sent:
+                    self.give_back(bill.reserved)
+            removed += len(rows)
+            if len(rows) < _EXPIRE_BATCH:
                 break
         return removed
 
     # Inside
 
-    async def _insert(self, tx: Transaction, call: Call, digest: str | None) -> Row | None:
+    async def _insert(self, tx: Transaction, call: Call, digest: str | None, bill: Bill) -> Row | None:
         now = self._env.now()
         row = await tx.one(
             "INSERT INTO jobs (id, owner, key, key_hash, status, turn, call, seq, node, lease, generation, created, "
-            f"updated, expires, kind, agent, context) VALUES (?, ?, ?, ?, 'working', 1, ?, 0, ?, {self.leases.until}, "
-            "1, ?, ?, ?, ?, ?, ?) ON CONFLICT DO NOTHING RETURNING *",
+            "updated, expires, kind, agent, context, bill) "
+            f"VALUES (?, ?, ?, ?, 'working', 1, ?, 0, ?, {self.leases.until}, "
+            "1, ?, ?, ?, ?, ?, ?, ?) ON CONFLICT DO NOTHING RETURNING *",
             call.job or call.id,
             call.principal.id,
             call.key,
@@ -509,6 +531,7 @@ class Jobs:
             call.meta.get(META_KIND),
             call.agent,
             call.context,
+            encode_column(bill),
         )
         if row is not None and (alias := call.meta.get(META_ALIAS)) is not None:
             await tx.run(
@@ -530,6 +553,7 @@ class Jobs:
         kept: Mapping[str, Any] | None = None,
         written: int = 0,
         attempted: bool = True,
+        bill: Bill | None = None,
     ) -> Job:
         unused = never_ran(job, outcome, attempted)
         now = self._env.now()
@@ -537,7 +561,7 @@ class Jobs:
         row = await tx.one(
             "UPDATE jobs SET status = ?, outcome = ?, route = ?, state = ?, questions = ?, answers = ?, seq = ?, "
             "key = CASE WHEN ? = 1 THEN NULL ELSE key END, kind = CASE WHEN ? = 1 THEN NULL ELSE kind END, "
-            f"detail = ?, updated = ?, expires = ?, lease = {self.leases.until} "
+            f"detail = ?, bill = ?, updated = ?, expires = ?, lease = {self.leases.until} "
             "WHERE id = ? AND generation = ? AND status = 'working' RETURNING *",
             status_of(outcome),
             encode_outcome(outcome, job.id, job.turn, seq, job.created, now),
@@ -549,6 +573,7 @@ class Jobs:
             int(unused),
             int(unused),
             detail_of(outcome),
+            encode_column(job.bill if bill is None else bill),
             now,
             now + (self._keep_unused if unused else self._keep),
             self.leases.seconds if isinstance(outcome, Working) else None,

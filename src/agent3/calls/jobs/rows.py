@@ -12,6 +12,7 @@ from typing import Any, Literal, get_args
 import msgspec
 from msgspec import Struct
 
+from agent3.calls.budgets import Bill
 from agent3.calls.outcomes import REFUSALS
 from agent3.errors import Conflict, Corrupt, ValidationError
 from agent3.model import (
@@ -71,10 +72,13 @@ _COVERED = ("status", "id", "turn", "seq", "created", "updated")
 """Columns of an ended job that the checksum of its outcome covers."""
 _UNREADABLE = (msgspec.MsgspecError, TypeError, ValueError, AttributeError)
 _MAX_REPORTED = 10_000
+_NO_BILL = Bill(sent=True)
+"""Of a job that had ended when it was written, or was written by an earlier release: nobody knows what was sent."""
 
 _answers: msgspec.json.Decoder[dict[str, Answer]] = msgspec.json.Decoder(dict[str, Answer])
 _questions: msgspec.json.Decoder[tuple[Question, ...]] = msgspec.json.Decoder(tuple[Question, ...])
 _route: msgspec.json.Decoder[Route] = msgspec.json.Decoder(Route)
+_bill: msgspec.json.Decoder[Bill] = msgspec.json.Decoder(Bill)
 _event: msgspec.json.Decoder[Event] = msgspec.json.Decoder(Event)
 _sorted = msgspec.json.Encoder(order="deterministic")
 
@@ -101,6 +105,7 @@ class Job(Struct, frozen=True, kw_only=True):
     generation: int = 0
     created: float = 0.0
     updated: float = 0.0
+    bill: Bill = _NO_BILL
 
     @property
     def ended(self) -> bool:
@@ -210,7 +215,8 @@ def decode_job(row: Row) -> Job:
     try:
         if row["status"] not in _STATUSES:
             raise ValueError(f"{row['status']!r} is not a status")
-        call, route, state, answers, questions = map(read, ("call", "route", "state", "answers", "questions"))
+        columns = ("call", "route", "state", "answers", "questions", "bill")
+        call, route, state, answers, questions, bill = map(read, columns)
         outcome = read("outcome", *(row[column] for column in _COVERED) if row["status"] in _ENDED else ())
         inner = msgspec.json.decode(state) if state is not None else {}
         return Job(
@@ -233,6 +239,7 @@ def decode_job(row: Row) -> Job:
             generation=row["generation"],
             created=row["created"],
             updated=row["updated"],
+            bill=_bill.decode(bill) if bill is not None else _NO_BILL,
         )
     except _UNREADABLE as error:
         raise Corrupt(f"Job {row['id']} cannot be read: {error}") from None
@@ -252,6 +259,14 @@ class RowReader:
         except Corrupt as error:
             self._report(row["id"], error.message)
             return None
+
+    def get_bill(self, row: Row) -> Bill:
+        """What a row of a job says that it owes; nothing is known of one that cannot be read."""
+        try:
+            return _NO_BILL if row["bill"] is None else _bill.decode(whole(bytes(row["bill"]), "its bill"))
+        except (*_UNREADABLE, Corrupt) as error:
+            self._report(row["id"], f"Job {row['id']} cannot be read: {error}")
+            return _NO_BILL
 
     def get_event(self, job_id: str, row: Row) -> Event:
         """The event of a row of the log; if it cannot be read, one in its place that says so."""

@@ -85,6 +85,7 @@ class Attempt(Step):
     def _judge(self, call: Call, outcome: Outcome) -> Outcome:
         if isinstance(outcome, Failed):
             live, route = call.live, call.route
+            live.unsent += not outcome.sent
             # Doing it again cannot do it twice: it was never sent, is idempotent by nature, or carries a key. A key
             # helps only where the route says that its target gets it and honours it.
             harmless = not outcome.sent or call.idempotent

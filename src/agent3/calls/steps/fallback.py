@@ -133,7 +133,7 @@ class Fallback(Step):
                 error.sent = False
                 return _Taken(failed_by(error), asked=False)
             live.agent, live.capability = agent, capability
-            live.price, live.accounts, live.reserved = price, accounts, least
+            live.price, live.accounts, live.served_by = price, accounts, agent.id
             theirs = replace(asked, agent=agent.id, capability=capability.name, route=route)
             outcome = await inner(theirs)
             return _Taken(_in_words_for(own[1], outcome, other), harmless=_is_harmless(outcome, theirs))
@@ -145,9 +145,8 @@ class Fallback(Step):
     async def _pay(self, call: Call, accounts: Sequence[Account], usd: float) -> None:
         """Count a call on the budgets of who is asked now instead of those that it was counted on; BudgetExceeded."""
         live, budgets = call.live, self._budgets
-        before = budgets.match(call.principal.id, call.agent) if live.accounts is None else live.accounts
-        if usd or (live.reserved and before) or not budgets.is_open(accounts):
-            await budgets.move(before, live.reserved, accounts, usd)
+        if usd or live.reserved is not None or not budgets.is_open(accounts):
+            live.reserved = await budgets.reserve(accounts, usd, live.reserved)
 
 
 def _is_harmless(outcome: Outcome, call: Call) -> bool:

@@ -18,7 +18,8 @@ from msgspec.structs import replace
 from agent3 import failpoints
 from agent3.calls.budgets import Account
 from agent3.calls.outcomes import HEALS, NOTICES, REFUSALS, UNTRUSTED, failed_by
-from agent3.calls.step import RECOVERY, Aim, Entered, Left, Parts, Stage, Step
+from agent3.calls.prices import SetPrice
+from agent3.calls.step import Aim, Entered, Left, Parts, Stage, Step
 from agent3.env import Env
 from agent3.errors import Agent3Error, StorageError
 from agent3.model import Call, Done, Failed, Needs, Outcome, Part, Turn, Usage, Working
@@ -36,7 +37,7 @@ Row: TypeAlias = tuple[Any, ...]
 COLUMNS = (
     *("id", "job", "turn", "at", "principal", "tenant", "agent", "capability", "route", "door", "entry", "context"),
     *("trace", "status", "code", "message", "seconds", "attempts", "hops", "cached", "tokens", "cost"),
-    *("bytes_in", "bytes_out", "estimated", "user_agent"),
+    *("bytes_in", "bytes_out", "estimated", "user_agent", "served_by"),
 )
 _INSERT = f"INSERT INTO calls ({', '.join(COLUMNS)}) VALUES ({', '.join('?' * len(COLUMNS))})"
 _BACKLOG = 20_000
@@ -171,6 +172,7 @@ class Record(Step):
         self.metrics = parts.metrics
         self.tracer = None if isinstance(parts.tracer, NoTracer) else parts.tracer
         self.prices = parts.prices
+        self.most_reported = parts.settings.costs.reported_per_call
         self.budgets = parts.budgets
         self.standards = parts.standards
         self.bodies = parts.bodies
@@ -188,11 +190,11 @@ class _Record(Stage):
         agent = aim.agent.id if aim.agent is not None else None
         self._agent = agent
         self._price = step.prices.of(agent or "", aim.capability)
+        self._most_reported = step.most_reported if step.most_reported >= 0 else float("inf")
+        # To tell a target to stop is no use of it.
+        self._cancels = aim.entry == "cancel"
         self._budgets = step.budgets
         self._accounts = step.budgets.match(aim.principal.id, agent) if agent is not None else ()
-        # What a job costs at least was counted when it started: in an earlier turn, or in another process.
-        resumed = aim.door == RECOVERY or aim.entry != "start"
-        self._reserved = self._price.call if resumed and self._accounts else 0.0
         self._standards = step.standards
         self._watched = frozenset(
             route.protocol for route in aim.capability.routes if step.standards.watches(route.protocol)
@@ -215,8 +217,6 @@ class _Record(Stage):
     def enter(self, call: Call) -> Entered:
         live = call.live
         live.at, live.started = self._env.now(), self._env.monotonic()
-        if self._reserved:
-            live.reserved = self._reserved
         if self._tracer is not None:
             attributes = {"agent3.agent": call.agent, "agent3.capability": call.capability, "agent3.entry": call.entry}
             came_from = parse(call.traceparent) or new(self._env, call.id)
@@ -239,13 +239,17 @@ class _Record(Stage):
         if isinstance(outcome, (Done, Failed)):
             usage = self._count_usage(live, outcome.usage, seconds, into + out)
             if usage is not outcome.usage:
-                outcome = replace(outcome, usage=usage)
+                given, outcome = outcome.usage, replace(outcome, usage=usage)
+                if given is not None and given.cost > self._most_reported:
+                    outcome = self._note_report(call, outcome, given.cost)
             if self._watched or self._accounts or live.accounts:
                 outcome = self._count_cost(live, outcome, usage)
+        else:
+            live.seconds = seconds
         status = "done" if type(outcome) is Done else _status(outcome, live)
         row = self._row(call, outcome, status, seconds, usage or _NOTHING, into, out)
         if self._bodies is not None:
-            self._bodies.keep(call, outcome)
+            self._bodies.keep(call, outcome, into + out + _json_bytes(call.answers))
         live.answered = True
         if live.span is not None:
             self._end_span(live, status)
@@ -260,10 +264,14 @@ class _Record(Stage):
             gone = Failed("canceled", "The caller went away or cancelled.")
             seconds = self._env.monotonic() - live.started
             into = (0 if call.input is None else _json_bytes(call.input)) + _part_bytes(call.parts)
-            self._ledger.write_later(self._row(call, gone, "canceled", seconds, _NOTHING, into, 0))
-            self._budgets.settle(self._accounts_of(live), -live.reserved)
+            usage = _NOTHING
+            if not live.handed_on:  # what its target was asked for costs, whether its caller waits for it or not
+                usage = self._count_usage(live, None, seconds, into) or _NOTHING
+                self._budgets.settle(self._accounts_of(live), usage.cost, live.reserved)
+                live.reserved = None
+            self._ledger.write_later(self._row(call, gone, "canceled", seconds, usage, into, 0))
             if self._bodies is not None:
-                self._bodies.keep(call, None)
+                self._bodies.keep(call, None, into + _json_bytes(call.answers))
             if live.span is not None:
                 self._end_span(live, "canceled")
             return error
@@ -276,25 +284,37 @@ class _Record(Stage):
         return error  # the coroutine is being thrown away: there is no loop left to write anything
 
     def _count_usage(self, live: Turn, given: Usage | None, seconds: float, size: int) -> Usage | None:
-        """What the turn cost: as the target counted, else as we estimate; ``estimated`` says which."""
+        """What the job cost whose last turn this is: as the target counted, else as we estimate; ``estimated`` says
+        which. A price that the operator set is the least, and what a target counts has a bound."""
         if live.cached:
             return Usage(given.tokens if given is not None else 0)
         price = self._price if live.price is None else live.price
-        if given is None and live.attempts == 1:  # as most are
+        attempts = 0 if self._cancels else live.attempts
+        seconds += live.seconds_before
+        if given is None and attempts == 1 and not live.unsent:  # as most are
             tokens = size // 4
             return Usage(tokens, price.call + price.second * seconds + price.tokens * tokens / 1000, True)
-        retries = max(0, live.attempts - 1)
+        retries = max(0, attempts - 1)
         # What a target counts is its own word: it must at least be a number that can be stored and added up.
         if given is not None and not (0 <= given.tokens < 2**53 and 0 <= given.cost < 1e12):
             given = None
-        if given is not None and given.cost:
-            return replace(given, retries=retries)
-        if not live.attempts:  # never sent, so nothing was spent
-            return given
+        said = 0.0 if given is None else min(given.cost, self._most_reported)
+        if given is not None and said and not isinstance(price, SetPrice):
+            return replace(given, cost=said, retries=retries)
+        if not live.sent_before and attempts <= live.unsent:  # never sent, so nothing was spent
+            return given if given is None else replace(given, cost=0.0)
         counted = given is not None and given.tokens > 0
         tokens = given.tokens if given is not None and counted else size // 4
         cost = price.call + price.second * seconds + price.tokens * tokens / 1000
-        return Usage(tokens, cost, not counted, retries)
+        return Usage(tokens, max(cost, said), not counted and cost >= said, retries)
+
+    def _note_report(self, call: Call, outcome: Done | Failed, said: float) -> Done | Failed:
+        """The outcome with a note that its target says that it cost more than is believed."""
+        self._metrics.reports_capped.inc((self._label,))
+        text = f"{call.agent} says that this call cost ${said:.4g}; ${self._most_reported:g} of it are counted."
+        if not isinstance(outcome, Done):
+            return outcome
+        return replace(outcome, meta={**outcome.meta, NOTICES: [*(outcome.meta.get(NOTICES) or ()), text]})
 
     def _count_cost(self, live: Turn, outcome: Done | Failed, usage: Usage | None) -> Outcome:
         """Count what the turn cost on its budgets; the caller is told which budgets and standards are exceeded."""
@@ -303,7 +323,8 @@ class _Record(Stage):
         if live.attempts and live.route is not None and live.route.protocol in self._watched:
             notes += self._standards.note(live.route.protocol, cost)
         if accounts := self._accounts_of(live):
-            self._budgets.settle(accounts, cost - live.reserved)
+            self._budgets.settle(accounts, cost, live.reserved)
+            live.reserved = None
             notes += self._budgets.notes(accounts)
         if not notes or not isinstance(outcome, Done):
             return outcome
@@ -362,6 +383,7 @@ class _Record(Stage):
             out,
             int(usage.estimated),
             _user_agent(call.meta) if call.meta else None,
+            live.served_by,
         )
 
     async def _write(self, row: Row, outcome: Outcome, refusal: bool) -> Outcome:

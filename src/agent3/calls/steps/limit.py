@@ -8,6 +8,8 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
+from msgspec.structs import replace
+
 from agent3.calls.outcomes import failed_by
 from agent3.calls.step import RECOVERY, Aim, Entered, Left, Parts, Stage, Step
 from agent3.errors import BudgetExceeded, RateLimited
@@ -40,6 +42,29 @@ class Limit(Step):
         """Charge the caller of a call; the refusal of one that comes too often or has spent its budget."""
         return await _Limit(self, call.principal, call.agent, call.live.capability).charge(call)
 
+    async def charge_as(self, call: Call, capability: Capability) -> Failed | None:
+        """Charge a call as one of another capability of its agent, which its words turned out to mean.
+
+        It pays that price instead of its own, and a token of each rate that it has not paid. Once, however often it is
+        attempted.
+        """
+        live, principal, agent = call.live, call.principal.id, call.agent
+        if live.acts_as == capability.name:
+            return None
+        paid = self.rates.match(principal, agent, call.capability)
+        rates = [one for one in self.rates.match(principal, agent, capability.name) if one not in paid]
+        if (refusal := await charge_rates(rates, agent, capability.name)) is not None:
+            return replace(refusal, sent=False)
+        price = self.prices.of(agent, capability)
+        accounts = self.budgets.match(principal, agent) if live.accounts is None else live.accounts
+        if accounts:
+            try:
+                live.reserved = await self.budgets.reserve(accounts, price.call, live.reserved)
+            except BudgetExceeded as error:
+                return failed_by(error)
+        live.price, live.acts_as = price, capability.name
+        return None
+
 
 class _Limit(Stage):
     def __init__(self, step: Limit, principal: Principal, agent: str, capability: Capability):
@@ -56,9 +81,7 @@ class _Limit(Stage):
             return call
         live, principal = call.live, call.principal
         # A job has paid before it was written down. The local person has no rate of its own.
-        if live.charged:
-            live.reserved = self._price
-        elif not self._free or (principal.kind != "local" and self._limiter.take(principal.id)):
+        if not live.charged and (not self._free or (principal.kind != "local" and self._limiter.take(principal.id))):
             return self._admit(call, paid=False)
         if not self._ceiling.enter(call.agent):
             return self._admit(call, paid=True)
@@ -86,10 +109,9 @@ class _Limit(Stage):
             return refusal
         if self._accounts and (self._price or not self._budgets.is_open(self._accounts)):
             try:
-                await self._budgets.reserve(self._accounts, self._price)
+                call.live.reserved = await self._budgets.reserve(self._accounts, self._price)
             except BudgetExceeded as error:
                 return failed_by(error)
-            call.live.reserved = self._price
         return None
 
     async def _admit(self, call: Call, *, paid: bool) -> Call | Failed:

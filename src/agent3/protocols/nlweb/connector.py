@@ -46,7 +46,6 @@ from agent3.model import (
     Principal,
     Question,
     Route,
-    Usage,
     agent_id,
     text_of,
 )
@@ -80,6 +79,8 @@ Find = Callable[[str], Awaitable[Agent]]
 """From an id to the agent; AgentNotFound if there is none."""
 May = Callable[[Principal, Agent, str], bool]
 """Whether a principal may call an agent's capability."""
+Charge = Callable[[Call, Capability], Awaitable[Failed | None]]
+"""Has a call pay as one of an action; the refusal, if it may not."""
 Load = Callable[[Path], NLWebInterface]
 
 
@@ -99,8 +100,8 @@ class _Intent(Struct, omit_defaults=True):
 class NLWebConnector:
     """Reaches websites. One for each gateway; it belongs to the event loop it is used in.
 
-    ``find`` knows interfaces by id, ``may`` which actions a caller may use, ``understand`` reads sentences,
-    ``load`` reads files, and ``sites`` speaks to websites that answer questions by themselves.
+    ``find`` knows interfaces by id, ``may`` which actions a caller may use, ``charge`` what they cost, ``understand``
+    reads sentences, ``load`` reads files, and ``sites`` speaks to websites that answer questions by themselves.
     """
 
     def __init__(
@@ -111,6 +112,7 @@ class NLWebConnector:
         load: Load,
         find: Find | None = None,
         may: May | None = None,
+        charge: Charge | None = None,
         sites: Connector | None = None,
         env: Env = REAL,
     ):
@@ -119,6 +121,7 @@ class NLWebConnector:
         self._load = load
         self._find = find
         self._may = may
+        self._charge = charge
         self._sites = sites
         self._env = env
 
@@ -190,6 +193,12 @@ class NLWebConnector:
             why = _WHY_SURE[spanish] if info.hints.consequential else _WHY_GUESSED[spanish]
             question = Question(_CONFIRM, f"{info.description or intent.action} {at}: {why}", _YES)
             return Needs((question,), state=msgspec.to_builtins(intent))
+        action = site.capability(intent.action)
+        if route.target is None and action is not None and self._charge is not None:
+            # Said in words, an action costs what it costs by its name, and may be done no more often.
+            refusal = await self._charge(call, action)
+            if refusal is not None:
+                return refusal
         # The one place that knows where the chain keeps the end of the call.
         expires: float | None = call.live.expires
         try:
@@ -211,7 +220,7 @@ class NLWebConnector:
         if own is None or route.target is None:
             # Likewise, the chain holds a result against the schema of the capability that was called.
             _check_result(visited.result, interface, intent.action)
-        outcome = _make_outcome(visited, interface, intent.action, route)
+        outcome = _make_outcome(visited, interface, intent.action)
         if intent.text is None:
             return outcome
         return replace(outcome, meta={**outcome.meta, UNDERSTOOD: {"input": intent.slots, "guessed": intent.guessed}})
@@ -386,7 +395,7 @@ def _check_result(result: Any, interface: NLWebInterface, action: str) -> None:
         ) from None
 
 
-def _make_outcome(visited: Visited, interface: NLWebInterface, action: str, route: Route) -> Done:
+def _make_outcome(visited: Visited, interface: NLWebInterface, action: str) -> Done:
     """The outcome of a visit: pictures as such, everything else as data."""
     result = visited.result
     info = interface.info.get(action)
@@ -405,6 +414,4 @@ def _make_outcome(visited: Visited, interface: NLWebInterface, action: str, rout
         UNTRUSTED: visited.tools,
     }
     meta |= {key: values for key, values in details.items() if values}
-    # Called by its name, an action has the price of its capability. A sentence costs what the action costs.
-    usage = Usage(cost=info.cost) if route.target is None and info is not None and info.cost else None
-    return Done(parts, usage=usage, meta=meta)
+    return Done(parts, meta=meta)

@@ -62,6 +62,7 @@ class NLWeb(Protocol):
             load=load,
             find=lambda agent: services.gateway.directory.get(agent),
             may=may_call,
+            charge=lambda call, action: services.gateway.core.chain.charge_as(call, action),
             sites=self._sites,
             env=services.env,
         )
