@@ -8,6 +8,7 @@ from contextlib import asynccontextmanager
 from typing import Any
 
 import pytest
+from msgspec.structs import replace
 
 from agent3.calls.core import Core
 from agent3.calls.history import History
@@ -364,6 +365,32 @@ def test_one_key_is_paid_once_however_often_it_comes_at_once(url: str) -> None:
             ended = await asyncio.gather(*(it.call(key="k") for _ in range(4)))
             assert all(isinstance(one, Done) for one in ended)
             assert len(it.script.calls) == 1
+            assert await it.spent() == [1.0]
+
+    run(story)
+
+
+def test_of_two_answers_at_once_to_what_a_job_is_for_one_is_paid(url: str) -> None:
+    async def story() -> None:
+        async with house(url, **ONE) as it:
+            runner, target = it.core.runner, it.target("mcp")
+            call = Call(id=REAL.id(), principal=ALICE, agent="mcp", capability="do", input={}, routes=target[1].routes)
+            unsaid = replace(call, capability="", routes=())
+            asked = await runner.ask(
+                unsaid, (target[0], Capability(name="")), Needs((Question("q", "Which?"),)), "test"
+            )
+            assert isinstance(asked, Needs)
+            both = asyncio.Barrier(2)
+
+            async def choose(*_: Any) -> tuple[Call, Target]:
+                await both.wait()
+                return call, target
+
+            given = {"q": Answer(data="do")}
+            ended = await asyncio.gather(
+                *(runner.answer(ALICE, str(asked.job), given, choose=choose) for _ in range(2)), return_exceptions=True
+            )
+            assert sorted(type(one).__name__ for one in ended) == ["Done", "TurnTaken"]
             assert await it.spent() == [1.0]
 
     run(story)
