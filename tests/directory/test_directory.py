@@ -460,6 +460,37 @@ def test_a_search_that_comes_early_answers_from_what_is_indexed(url: str, monkey
     using(url, story)
 
 
+def test_an_id_that_was_not_even_read_yet_is_found(url: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(module, "_PAGE", 5)
+    monkeypatch.setattr(module, "_FEW", 3)
+
+    async def story(database: Database) -> None:
+        writer = Directory(database, REAL)
+        for number in range(30):
+            await writer.add(an_agent(f"baker-{number:02}", "bakes bread", "bake"))
+        held, go_on, read = asyncio.Event(), asyncio.Event(), database.all
+
+        async def slowly(sql: str, *values: Any) -> Any:
+            if "LIMIT" in sql and values[0]:  # the second page
+                held.set()
+                await go_on.wait()
+            return await read(sql, *values)
+
+        monkeypatch.setattr(database, "all", slowly)
+        directory = Directory(database, REAL)
+        directory.begin_indexing()
+        async with asyncio.timeout(120):
+            await held.wait()
+        early = await directory.search(" Baker-29", whole=False)
+        assert early.indexing is not None
+        assert early[0].agent.id == "baker-29"
+        go_on.set()
+        assert len(await directory.search("bread", 50)) == 30
+        await directory.aclose()
+
+    using(url, story)
+
+
 def test_without_a_beginning_a_search_waits_for_everything(monkeypatch: pytest.MonkeyPatch) -> None:
     """As in a command that asks once and ends."""
     monkeypatch.setattr(module, "_FEW", 0)

@@ -15,6 +15,7 @@ from agent3 import LocalAgent
 from agent3.directory import directory
 from agent3.directory.choice import index_capabilities
 from agent3.directory.search import Index
+from agent3.gateway.which import write_question
 from agent3.model import Capability
 from agent3.protocols.a2a.agents.serving import listening
 from agent3.protocols.a2a.grpc import connect
@@ -236,6 +237,16 @@ def test_of_very_many_the_closest_are_listed_and_any_can_be_named(gateway: Hoste
     assert "enum" not in question["schema"]
     done = gateway.post(f"/v1/calls/{asked['job']}/answer", {"message": "work29"}).json
     assert done["result"] == f"29: {VAGUE}"
+
+
+def test_the_question_is_in_the_language_of_the_message() -> None:
+    offered = [Capability(name=name, description=f"Does {name}.") for name in ("sow", "reap")]
+    assert write_question("Farm", offered, "do it now please") == (
+        "It is not clear what Farm should do. Which one do you mean?\n- sow: Does sow.\n- reap: Does reap."
+    )
+    assert write_question("Farm", offered * 15, "quiero que lo hagas hoy por favor").endswith(
+        "… y 10 más, por su nombre."
+    )
 
 
 def test_every_turn_is_in_the_ledger_under_what_it_was_for(gateway: Hosted) -> None:

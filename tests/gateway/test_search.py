@@ -298,11 +298,13 @@ def test_an_early_search_says_how_much_it_looked_at(monkeypatch: pytest.MonkeyPa
             monkeypatch.setattr(directory, "_FEW", 0)
             server.directory.begin_indexing()
             await server.directory.add(twins("weather")[0])
-            early = await ask(server, "weather forecast")
+            early = await ask(server, "the weather of tomorrow")
+            named = await ask(server, "weather forecast")
             go_on.set()
             monkeypatch.undo()
             assert early["agents"] == []
             assert early["hint"].startswith("Indexing: 2 of 3 agents can be found so far.")
+            assert [hit["id"] for hit in named["agents"]] == ["weather"]
             assert "hint" not in await ask(server, "convert currency", limit=1)
 
     run(story())

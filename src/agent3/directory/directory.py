@@ -70,7 +70,7 @@ _INDEXED_TOGETHER = 100
 _FEW = 500
 """Capabilities that every search waits for until they are indexed; where there are more, one may answer without."""
 _LONGEST_NAME = 1_000
-"""Characters up to which a query may be the name of one that is not indexed yet."""
+"""Characters up to which a query is also looked for as the name of what is not indexed yet."""
 _MOMENT = 0.1
 """Seconds after which it looks again whether that is so."""
 _REMEMBERED = 10_000
@@ -220,7 +220,7 @@ class Directory:
                 await tx.run("DELETE FROM routes WHERE agent = ? OR by_agent = ?", agent_id, agent_id)
                 own = f",{msgspec.json.encode(agent_id).decode()}]"  # the end of a key, of a budget for each agent
                 await tx.run("DELETE FROM budget_spent WHERE substr(key, length(key) - ? + 1) = ?", len(own), own)
-                await tx.run("UPDATE counters SET value = value + 1 WHERE name = 'prices'")
+                await increase(tx, "prices")
             return gone
 
         if not await self._database.write(work):
@@ -312,8 +312,11 @@ class Directory:
         if not query.strip():
             return Hits(await self._list(limit, accept))
         indexing = await self._catch_up(whole)
-        # Before the ranking: what is no longer among the changes then is in the index.
-        named = {} if indexing is None else await asyncio.to_thread(_find_named, self._changes, query)
+        named: dict[tuple[str, str | None], Match] = {}
+        if indexing is not None and len(query) <= _LONGEST_NAME:
+            await self._read_early(query.strip())
+            # Before the ranking: what is no longer among the changes then is in the index.
+            named = await asyncio.to_thread(_find_named, self._changes, query)
         ranking = await self._rank(query)
         matches = chain(named.values(), (match for match in ranking if match[:2] not in named))
         hits = Hits(
@@ -619,6 +622,16 @@ class Directory:
         for agent_id in left:
             self._keep(agent_id, None)
 
+    async def _read_early(self, agent_id: str) -> None:
+        """Read an agent before its turn, while everything is read."""
+        if self._unread:
+            rows = await self._database.all(
+                "SELECT id, body FROM agents WHERE id IN (?, ?)", agent_id, agent_id.casefold()
+            )
+            for found, agent in await self._decode(rows):
+                if agent is not None and found not in self._stored:
+                    self._keep(found, agent)
+
     def _keep(self, agent_id: str, agent: Agent | None) -> None:
         if agent is None:
             if self._stored.pop(agent_id, None) is None:
@@ -686,8 +699,6 @@ def _index_changes(index: Index, changes: Mapping[str, Agent | None], vectors: V
 
 def _find_named(changes: Mapping[str, Agent | None], query: str) -> dict[tuple[str, str | None], Match]:
     """For a thread: the capabilities that the index does not know yet and that are named exactly."""
-    if len(query) > _LONGEST_NAME:
-        return {}
     agents = list(changes.values())  # in one step, as the event loop writes meanwhile
     found = (match for agent in paced(agents, every=4) if agent is not None for match in exact_matches(agent, query))
     return {(match.agent, match.capability): match for match in found}

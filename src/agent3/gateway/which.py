@@ -26,6 +26,7 @@ __all__ = [
     "read_choice",
     "said_in",
     "undecided",
+    "write_question",
 ]
 
 QUESTION = "capability"
@@ -38,7 +39,7 @@ _LONGEST = 100
 def undecided(listed: Sequence[Capability], more: int = 0) -> Capability:
     """What stands for the capability of a call until the caller has named it; ``more`` are there than are listed."""
     # Without modes of its own: what the call brings is judged by the capability that is named.
-    meta = {_LISTED: [[one.name, one_line(one.description, _LONGEST)] for one in listed], _MORE: more}
+    meta = {_LISTED: [_describe(one) for one in listed], _MORE: more}
     return Capability(name="", input_modes=(), output_modes=(), meta=meta)
 
 
@@ -49,16 +50,33 @@ def is_undecided(capability: Capability) -> bool:
 
 def ask_which(agent: Agent, capability: Capability, message: str) -> Needs:
     """The question, in the language of the message."""
-    spanish = detect_language(message[:LONGEST]) == "es"
     listed, more = capability.meta[_LISTED], capability.meta[_MORE]
     names = [name for name, _ in listed]
-    lines = [f"{agent.name} puede hacer varias cosas. ¿Cuál?" if spanish else f"{agent.name} can do several things. "
-             "Which one do you mean?"]  # fmt: skip
-    lines += [f"- {name}: {about}" if about else f"- {name}" for name, about in listed]
+    schema: dict[str, Any] = {"type": "string"} if more else {"type": "string", "enum": names}
+    return Needs((Question(QUESTION, _write(agent.name, listed, more, message), schema),), state={_LISTED: names})
+
+
+def write_question(name: str, offered: Sequence[Capability], message: str) -> str:
+    """Which of the offered capabilities is meant, in the language of the message; for an agent that asks by itself."""
+    listed = [_describe(one) for one in offered[:MOST_LISTED]]
+    return _write(name, listed, len(offered) - len(listed), message)
+
+
+def _write(name: str, listed: Sequence[Sequence[str]], more: int, message: str) -> str:
+    spanish = detect_language(message[:LONGEST]) == "es"
+    first = (
+        f"No está claro qué debe hacer {name}. ¿Cuál de estas cosas quieres?"
+        if spanish
+        else f"It is not clear what {name} should do. Which one do you mean?"
+    )
+    lines = [first, *(f"- {one}: {about}" if about else f"- {one}" for one, about in listed)]
     if more:
         lines.append(f"… y {more} más, por su nombre." if spanish else f"… and {more} more, by name.")
-    schema: dict[str, Any] = {"type": "string"} if more else {"type": "string", "enum": names}
-    return Needs((Question(QUESTION, "\n".join(lines), schema),), state={_LISTED: names})
+    return "\n".join(lines)
+
+
+def _describe(capability: Capability) -> list[str]:
+    return [capability.name, one_line(capability.description, _LONGEST)]
 
 
 def ask_again(question: Question, said: str, state: Any) -> Needs:

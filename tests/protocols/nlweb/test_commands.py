@@ -13,7 +13,7 @@ from agent3.definitions import ActionType, NLWebAction, NLWebActionInfo, NLWebIn
 from agent3.directory.choice import choose, index_capabilities
 from agent3.model import Agent, Capability
 from agent3.protocols.nlweb import commands
-from agent3.protocols.nlweb.commands import Meaning, actions_of, ask_which, is_follow_up, join_follow_up, understand
+from agent3.protocols.nlweb.commands import Meaning, actions_of, is_follow_up, join_follow_up, understand
 from agent3.protocols.nlweb.connector import agent_of
 from agent3.sentences import Ask, Forbidden, Understood
 
@@ -200,12 +200,6 @@ def words_alone(monkeypatch: pytest.MonkeyPatch) -> None:
 def test_a_sentence_that_no_action_fits_is_asked_about(text: str) -> None:
     found = read(text)
     assert (found.action, type(found.reading), found.questions) == (None, Ask, ())
-
-
-def test_the_question_which_action_is_in_the_language_of_the_sentence() -> None:
-    offered = actions_of(agent_of(AIR))
-    assert ask_which(offered, "en").endswith("search flights, search hotels, cancel booking, check status. Which one?")
-    assert ask_which(offered, "es").startswith("No está claro qué acción quieres.")
 
 
 @pytest.mark.requirement("RF-013-52")

@@ -326,7 +326,7 @@ def test_cookies_of_this_machine_serve_a_run_without_a_gateway_unless_it_is_fres
         (("run", str(SHOP / "shop.yaml"), "place_order"), 2, "Say --yes"),
         (("run", str(SHOP / "shop.yaml"), "add_to_cart", "--param", "quantity=0"), 2, "quantity"),
         (("run", str(SHOP / "shop.yaml"), "add_to_cart", "--param", "quantity=1"), 2, "Missing required"),
-        (("run", str(SHOP / "shop.yaml"), "sing me a song"), 3, "It is not clear which action you want."),
+        (("run", str(SHOP / "shop.yaml"), "sing me a song"), 3, "Which one do you mean?"),
         (("run", str(SHOP / "shop.yaml"), "order it please"), 3, "--param city=…"),
         (("check", "gone.yaml"), 2, "gone.yaml cannot be read"),
         (("check", str(SHOP / "shop.yaml"), "--param", "query=x"), 2, "ACTION.query=x"),

@@ -26,7 +26,7 @@ from agent3.sentences.lexicon import Language, detect_language
 from agent3.sentences.questions import ask_for, refuse
 from agent3.sentences.tokens import LONGEST
 
-__all__ = ["COMMAND", "Choose", "Meaning", "actions_of", "ask_which", "choose_here", "join_follow_up", "understand"]
+__all__ = ["COMMAND", "Choose", "Meaning", "actions_of", "choose_here", "join_follow_up", "understand"]
 
 COMMAND = "command"
 """The capability that takes a sentence and finds the action that it means."""
@@ -34,7 +34,6 @@ Choose = Callable[[Agent, Sequence[Capability], str], Awaitable[Capability | Non
 """The capability that a message clearly means; None where that is not clear."""
 _MOST_BACK = 5
 """Sentences back that are looked at."""
-_SHOWN = 5
 _OPENING = re.compile(
     r"^[\s¿¡,.]*(?:and|also|but|or|then|instead|rather|plus|same|what about|how about|ok(?:ay)?,? (?:and|but)"
     r"|y|e|o|también|tambien|pero|entonces|mejor|además|ademas|lo mismo|qué tal|que tal|y si)\b[\s,:]*"
@@ -189,15 +188,6 @@ def join_follow_up(text: str, previous: Sequence[str]) -> str:
 
 def _without_connectives(text: str) -> str:
     return _CLOSING.sub("", _OPENING.sub("", text, count=1)).strip(" ?!.¿¡")
-
-
-def ask_which(offered: Sequence[Capability], language: Language) -> str:
-    """Which action is meant, where that is not clear."""
-    names = [one.name.replace("_", " ") for one in offered[:_SHOWN]]
-    listed = f"{', '.join(names)}{', …' if len(offered) > _SHOWN else ''}"
-    if language == "es":
-        return f"No está claro qué acción quieres. Este sitio ofrece: {listed}. ¿Cuál quieres?"
-    return f"It is not clear which action you want. This website offers: {listed}. Which one?"
 
 
 def _properties(capability: Capability) -> Mapping[str, Any]:

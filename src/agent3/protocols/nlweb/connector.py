@@ -30,6 +30,7 @@ from agent3.errors import (
     Unavailable,
     ValidationError,
 )
+from agent3.gateway.which import write_question
 from agent3.model import (
     Agent,
     Call,
@@ -49,7 +50,7 @@ from agent3.model import (
     agent_id,
     text_of,
 )
-from agent3.protocols.nlweb.commands import COMMAND, Meaning, actions_of, ask_which
+from agent3.protocols.nlweb.commands import COMMAND, Meaning, actions_of
 from agent3.protocols.nlweb.steps.parameters import input_schema, prepare
 from agent3.protocols.nlweb.visit.login import Login
 from agent3.protocols.nlweb.visit.throttle import Pace
@@ -277,7 +278,7 @@ class NLWebConnector:
         questions = found.questions
         if name is None:
             names = [one.name for one in offered][:_MAX_OFFERED]
-            asked = ask_which(offered, detect_language(text))
+            asked = write_question(site.name, offered, text)
             questions = (Question(_ACTION, asked, {"type": "string", "enum": names}),)
         return Needs(questions, state=msgspec.to_builtins(intent)) if questions else intent
 

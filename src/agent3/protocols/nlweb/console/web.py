@@ -16,9 +16,10 @@ from cyclopts import App
 
 from agent3.definitions import NLWebInterface
 from agent3.errors import Conflict, SetupError, ValidationError
+from agent3.gateway.which import write_question
 from agent3.protocols.nlweb.authoring import files, workbench
 from agent3.protocols.nlweb.authoring.checking import Finding
-from agent3.protocols.nlweb.commands import actions_of, ask_which, understand
+from agent3.protocols.nlweb.commands import actions_of, understand
 from agent3.protocols.nlweb.connector import agent_of
 from agent3.protocols.nlweb.driver import Driven
 from agent3.protocols.nlweb.steps.parameters import input_schema, prepare
@@ -26,7 +27,6 @@ from agent3.protocols.nlweb.visit.local_profile import open_local_profile
 from agent3.protocols.nlweb.visit.login import Login
 from agent3.protocols.nlweb.visit.secret_grants import variables_of
 from agent3.sentences import Ask, Understood
-from agent3.sentences.lexicon import detect_language
 from agent3.settings import load
 from agent3.terminal.options import DatabaseOptions
 from agent3.terminal.output import print_indented, print_json, print_note
@@ -326,7 +326,7 @@ def _choose_action(
     agent = agent_of(interface)
     found = asyncio.run(understand(wish, agent, actions_of(agent)))
     if found.action is None:
-        print_note(found.refusal or ask_which(actions_of(agent), detect_language(wish)))
+        print_note(found.refusal or write_question(agent.name, actions_of(agent), wish))
         sys.exit(3)
     given = {**found.input, **parse_params(found.action.name)}
     left = found.reading.left if isinstance(found.reading, Ask) else ()
