@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 
 from agent3.model import Capability, Hints
-from agent3.sentences import Ask, Forbidden, Reading, Understood, find_prohibition, free_text, read
+from agent3.sentences import FREE_TEXT, Ask, Forbidden, Reading, Understood, find_prohibition, free_text, read
 
 NOW = datetime(2026, 11, 16, 10, 0)  # a Monday
 TEXT, WHOLE = {"type": "string"}, {"type": "integer"}
@@ -450,3 +450,9 @@ def test_the_work_for_a_schema_is_bounded() -> None:
     assert calls_for(many, sentence) < 3 * calls_for(few, sentence)
     assert calls_for(more, sentence) < 6 * calls_for(many, sentence)
     assert isinstance(said(many, "x" * 100_000), Ask)
+
+
+@pytest.mark.parametrize("sentence", ["Book a flight to Paris", "ask", "reject what Ann wrote, and say why"])
+def test_a_schema_that_names_a_parameter_for_free_text_gets_any_message_whole(sentence: str) -> None:
+    schema = {"type": "object", FREE_TEXT: "message", "properties": {"message": TEXT, "data": {}}}
+    assert free_text(Capability(name="travel", input_schema=schema), sentence) == {"message": sentence}

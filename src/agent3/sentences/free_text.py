@@ -11,7 +11,10 @@ from agent3.sentences.prohibitions import find_prohibition
 from agent3.sentences.slots import Form, form_of, split_name
 from agent3.sentences.tokens import LONGEST
 
-__all__ = ["free_text"]
+__all__ = ["FREE_TEXT", "free_text"]
+
+FREE_TEXT = "x-agent3-free-text"
+"""The keyword of an input schema that names the parameter which takes a message as it is, whatever others there are."""
 
 _SAID = frozenset(
     "message messages question utterance request instruction instructions chat sentence conversation".split()
@@ -41,7 +44,8 @@ def free_text(capability: Capability, message: str, *, agent: str = "") -> dict[
     said = [slot for slot in texts if frozenset(slot.words) & spoken]
     sought = [slot for slot in texts if frozenset(slot.words) & _SOUGHT and len(form.slots) == 1]
     says = bool(_SAYING.intersection(split_name(capability.name)))
-    for candidates, needs_reading in ((said, len(form.slots) > 1), (sought, True)):
+    several = len(form.slots) > 1 and FREE_TEXT not in capability.input_schema
+    for candidates, needs_reading in ((said, several), (sought, True)):
         if len(candidates) != 1:
             continue
         slot = candidates[0]

@@ -51,6 +51,7 @@ from agent3.protocols.a2a.wire.types import (
     Status,
     Task,
 )
+from agent3.sentences import FREE_TEXT
 
 __all__ = [
     "FREE_INPUT",
@@ -73,6 +74,7 @@ _META: Final = "a2a"
 _MOST_DESCRIPTION: Final = 2_000
 FREE_INPUT: Final[dict[str, Any]] = {
     "type": "object",
+    FREE_TEXT: "message",
     "properties": {
         "message": {"type": "string", "description": "What to say to the agent, in plain words."},
         "data": {"description": "Structured input beside or instead of words."},
