@@ -72,6 +72,7 @@ MODULES = (
     "mcp",
     "miniwob",
     "nlweb",
+    "page_exam",
     "queues",
     "schemas",
     "search",

@@ -23,7 +23,7 @@ from typing import Any
 
 from bench.harness import Options, Result, Row, bench, say
 
-__all__ = ["examine", "pages", "run"]
+__all__ = ["examine", "pages", "run", "serve"]
 
 VERSION = "1.1.0"
 SEEDS = (900, 901, 902)
@@ -65,12 +65,13 @@ class _QuietHandler(http.server.SimpleHTTPRequestHandler):
 
 
 @contextmanager
-def _serve(folder: Path) -> Iterator[str]:
+def serve(folder: Path) -> Iterator[str]:
+    """The address of a folder of pages, on loopback."""
     server = http.server.ThreadingHTTPServer(("127.0.0.1", 0), functools.partial(_QuietHandler, directory=str(folder)))
     thread = threading.Thread(target=server.serve_forever, daemon=True)
     thread.start()
     try:
-        yield f"http://127.0.0.1:{server.server_address[1]}/miniwob/"
+        yield f"http://127.0.0.1:{server.server_address[1]}/"
     finally:
         server.shutdown()
         server.server_close()
@@ -86,7 +87,7 @@ async def examine(
 
     waiting = list(tasks)
     results: list[dict[str, Any]] = []
-    with _serve(pages()) as base:
+    with serve(pages()) as base:
         async with playwright().async_playwright() as driver:
             browser = await driver.chromium.launch(executable_path=str(require().path))
 
@@ -106,7 +107,7 @@ async def _episode(page: Any, base: str, task: str, seed: int, agent: Agent) -> 
     began = time.perf_counter()
     row: dict[str, Any] = {"task": task, "seed": seed, "sentence": "", "reward": 0.0, "fault": ""}
     try:
-        await page.goto(f"{base}{task}.html")
+        await page.goto(f"{base}miniwob/{task}.html")
         row["sentence"] = await page.evaluate(_START, [seed, int((EPISODE_SECONDS + 30) * 1000)])
         await asyncio.wait_for(agent(page, row["sentence"]), EPISODE_SECONDS)
         row["reward"] = await _read_reward(page)

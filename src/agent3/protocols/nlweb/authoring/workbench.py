@@ -29,18 +29,18 @@ from agent3.protocols.nlweb.browser.sdk import playwright
 from agent3.protocols.nlweb.commands import actions_of, understand
 from agent3.protocols.nlweb.connector import agent_of
 from agent3.protocols.nlweb.driver import Confirm, Driven, drive
+from agent3.protocols.nlweb.steps import consent_banners
 from agent3.protocols.nlweb.steps.parameters import prepare
 from agent3.protocols.nlweb.steps.snapshots import Snapshots
 from agent3.protocols.nlweb.visit.local_profile import OWNER, LocalProfile
 from agent3.protocols.nlweb.visit.login import Login
 from agent3.protocols.nlweb.visit.page_session import OnStep, Session
 from agent3.protocols.nlweb.visit.visits import OnNotice, Visits
-from agent3.sentences import Understood
 
 if TYPE_CHECKING:
     from playwright.async_api import BrowserContext, Page
 
-__all__ = ["check_interface", "drive_page", "learn_page", "record_page", "run_action"]
+__all__ = ["check_interface", "drive_page", "drive_session", "learn_page", "record_page", "run_action"]
 
 _BARE_ADDRESS = re.compile(r"[\w-]+(\.[\w-]+)+(:\d+)?(/\S*)?")
 _ANSWER_SECONDS = 10.0
@@ -131,7 +131,7 @@ async def drive_page(
 ) -> tuple[Driven, dict[str, str]]:
     """Do on an unknown page what a sentence says; also where that led: the address, title and text of the page.
 
-    A sentence of one clause that names nothing on the page is compared with what the page offers: its forms and links.
+    Where a sentence of one clause names nothing on the page, the question also tells what the page's forms would need.
     ``confirm`` is told of what has consequences before it is done, and may raise.
     """
     profile = profile or LocalProfile()
@@ -139,10 +139,7 @@ async def drive_page(
     _require_window(headless)
     await _require_reachable(interface)
     async with _open_page(interface, url, headless=headless, state=await profile.load_state(interface)) as session:
-        page = session.page
-        result = await drive(page, sentence, confirm=confirm)
-        if result.offers:
-            result = await _drive_by_offers(session, sentence, result, confirm)
+        result = await drive_session(session, sentence, confirm=confirm)
         page = session.page
         await _settle(page)
         text = await page.locator("body").inner_text(timeout=_QUIET_MS)
@@ -150,24 +147,28 @@ async def drive_page(
         return result, {"url": page.url, "title": await page.title(), "text": text}
 
 
-async def _drive_by_offers(session: Session, sentence: str, before: Driven, confirm: Confirm) -> Driven:
-    """What the sentence means among the actions that the page suggests, if that is clear."""
+async def drive_session(session: Session, sentence: str, *, confirm: Confirm) -> Driven:
+    """As ``drive_page``, on the page that a session has open."""
+    answer, session.ctx.answer = session.ctx.answer, None  # the driver answers the page's dialogs
+    try:
+        result = await drive(
+            session.page, sentence, confirm=confirm, unblock=lambda: consent_banners.clear_banner(session.ctx)
+        )
+    finally:
+        session.ctx.answer = answer
+    return await _ask_by_offers(session, sentence, result) if result.offers else result
+
+
+async def _ask_by_offers(session: Session, sentence: str, before: Driven) -> Driven:
+    """The same result, with what the page's forms would need for such a sentence. It is asked, never done."""
     try:
         offered = await learn(session.page)
     except MalformedResponse:
         return before
     agent = agent_of(offered)
     found = await understand(sentence, agent, actions_of(agent))
-    if found.action is None or not isinstance(found.reading, Understood):
-        asked = [question.text for question in found.questions]
-        return replace(before, question="\n".join(asked) if asked else before.question)
-    action, values = found.action, ", ".join(f"{name}: {value}" for name, value in found.input.items())
-    what = f"{action.name} ({values})" if values else action.name
-    if action.hints.consequential or (found.reading.guessed and not action.hints.read_only):
-        confirm(what)
-    steps, given = prepare(offered, action.name, found.input)
-    await session.run(action.name, steps, given)
-    return Driven([what])
+    asked = [question.text for question in found.questions]
+    return replace(before, question="\n".join([before.question or "", *asked])) if asked else before
 
 
 async def check_interface(

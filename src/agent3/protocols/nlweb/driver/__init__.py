@@ -1,7 +1,8 @@
 """Doing on an unknown page what a sentence says (``agent3 web run URL "sentence"``), without a language model.
 
-``sentences`` reads words, ``page_view`` reads the page, ``plans`` brings the two together, ``driver`` acts and looks
-whether it shows. None of them knows an interface, the gateway, or which website this is.
+``sentences`` reads words, ``page_view`` reads the page, ``page_plans`` brings the two together, ``wishes`` reads what
+has none of the known forms, ``driver`` acts and looks whether it shows. None of them knows an interface, the gateway,
+or which website this is.
 """
 
 from __future__ import annotations

@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import asyncio
 import re
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Awaitable, Callable, Iterator, Sequence
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass, field, replace
 from typing import TYPE_CHECKING, Any
@@ -16,12 +16,13 @@ from agent3.protocols.nlweb.browser.sdk import playwright
 from agent3.protocols.nlweb.driver.page_plans import Act, Doubt, Plan, Why, describe, plan, plan_all
 from agent3.protocols.nlweb.driver.page_view import Control, PageView, look
 from agent3.protocols.nlweb.driver.sentences import Clause, parse_sentence
+from agent3.protocols.nlweb.driver.wishes import split_wish, wish
 from agent3.sentences import find_prohibition
 from agent3.sentences.lexicon import Language, detect_language, has_consequences
 from agent3.sentences.questions import refuse
 
 if TYPE_CHECKING:
-    from playwright.async_api import ElementHandle, Page
+    from playwright.async_api import Dialog, ElementHandle, Page
 
 __all__ = ["Confirm", "Driven", "drive"]
 
@@ -30,13 +31,17 @@ Confirm = Callable[[str], None]
 _ACT_MS = 5_000.0
 """How long an element may keep an act waiting, and a page the sign that something was pressed."""
 _POLL_SECONDS = 0.05
+_UNANSWERED_SECONDS = 1.5
+"""How long a press may show nothing, where it asked no server for anything."""
+_LOADING_SECONDS = 5.0
+"""How long a page that says that it is loading is waited for."""
 
 
 @dataclass(frozen=True, slots=True)
 class Driven:
     """What became of a sentence: what was done and seen, the clauses that were not, and what to ask about them.
 
-    ``offers`` says that it names no control, and may still mean one of the things that the page offers as a whole.
+    ``offers`` says that it names no control, and may still mean one of the forms of the page.
     """
 
     done: list[str] = field(default_factory=list)
@@ -50,47 +55,99 @@ class Driven:
         return bool(self.done) and not self.left
 
 
-async def drive(page: Page, sentence: str, *, confirm: Confirm | None = None) -> Driven:
+async def drive(
+    page: Page,
+    sentence: str,
+    *,
+    confirm: Confirm | None = None,
+    unblock: Callable[[], Awaitable[object]] | None = None,
+) -> Driven:
     """Do on the page what the sentence says.
 
     Nothing is begun for a sentence that forbids something, sets a condition, or has a part that is not understood on
-    this page. ``confirm`` is told of each press that has consequences, with what the form holds, and may raise.
+    this page. ``confirm`` is told of each press that has consequences, with what the form holds, and of what the page
+    itself asks before it goes on; it may raise. ``unblock`` puts away what stands before the page, such as a banner
+    about cookies; what it returns says whether something did. Dialogs of the page are answered here while it runs.
     """
     clauses, language = parse_sentence(sentence), detect_language(sentence)
     if (why := find_prohibition(sentence)) is not None:
         return Driven([], [clause.text for clause in clauses], refuse(why, language))
     operator = _Operator(page, confirm)
-    await operator.settle()
+    with operator.answering():
+        await operator.settle()
+        return await _drive(operator, page, clauses, language, unblock)
+
+
+async def _drive(
+    operator: _Operator,
+    page: Page,
+    clauses: Sequence[Clause],
+    language: Language,
+    unblock: Callable[[], Awaitable[object]] | None,
+) -> Driven:
+    unshown: list[tuple[Clause, Doubt]] = []
+    patience = asyncio.get_running_loop().time() + _LOADING_SECONDS
     while clauses:
+        loading = await operator.is_loading()
         view = await look(page)
-        plans = plan_all(view, clauses, operator.used)
+        plans = plan_all(view, clauses, operator.used, otherwise=wish)
+        for number, clause in enumerate(clauses):
+            if isinstance(plans[number], Doubt) and len(parts := split_wish(view, clause, operator.used)) > 1:
+                clauses = [*clauses[:number], *parts, *clauses[number + 1 :]]
+                plans = plan_all(view, clauses, operator.used, otherwise=wish)
+                break
+        if not operator.done:
+            plans = [await operator.check_values(view, one) for one in plans]
         doubtful = next((number for number, one in enumerate(plans) if isinstance(one, Doubt)), None)
         if doubtful is not None and not _may_show(view, clauses, plans, doubtful):
+            if unblock is not None and await unblock():
+                unblock = None
+                continue
+            if loading and asyncio.get_running_loop().time() < patience:
+                await asyncio.sleep(_POLL_SECONDS)
+                continue
             return _stop(operator, clauses, plans, doubtful, language)
         acts = plans[0]
         assert isinstance(acts, list)
         doubt = await operator.perform(view, acts)
-        if doubt is not None:
+        if doubt is not None and doubt.why == "unshown" and _may_go_on(plans[1:]):
+            unshown.append((clauses[0], doubt))
+        elif doubt is not None:
             return _stop(operator, clauses, [doubt, *plans[1:]], 0, language)
         clauses = clauses[1:]
+    if unshown:
+        return _stop(operator, [clause for clause, _ in unshown], [doubt for _, doubt in unshown], 0, language)
     return Driven(operator.done)
+
+
+def _may_go_on(plans: Sequence[Plan]) -> bool:
+    """Whether the rest may be done after a press that the page did not show: nothing of it has consequences."""
+    acts = [act for one in plans if isinstance(one, list) for act in one]
+    return not any(act.control.sends or has_consequences(act.control.name) for act in acts if act.kind == "press")
 
 
 def _may_show(view: PageView, clauses: Sequence[Clause], plans: Sequence[Plan], doubtful: int) -> bool:
     """Whether what a clause names may come to light by an earlier one, which does nothing but show something.
 
-    A link, a tab or a menu may lead anywhere; any other button only to what is on the page and hidden.
+    A link, a tab, a menu or a search may lead anywhere; any other button only to what is on the page and hidden. What
+    cannot be used yet may wait for a box or a field before it.
     """
-    doubt = plans[doubtful]
+    doubt, before = plans[doubtful], [act for one in plans[:doubtful] if isinstance(one, list) for act in one]
     assert isinstance(doubt, Doubt)
+    if doubt.why == "disabled":
+        return any(act.kind in ("check", "write", "choose") for act in before)
     if doubt.why not in ("absent", "words") or not clauses[doubtful].verb:
         return False
-    pressed = [act.control for one in plans[:doubtful] if isinstance(one, list) for act in one if act.kind == "press"]
-    harmless = [one for one in pressed if not one.sends and not has_consequences(one.name, link=one.role == "link")]
-    if not harmless or len(harmless) < len(pressed):
+    searched = {(act.control.frame, act.control.form) for act in before if act.control.searches}
+    if any(act.kind == "enter" for act in before):
+        return clauses[doubtful].verb == "press"
+    pressed = [act.control for act in before if act.kind == "press"]
+    if not pressed or any(has_consequences(one.name, link=one.role == "link", asks=True) for one in pressed):
         return False
+    if any(one.opens or (one.searches or (one.frame, one.form) in searched) for one in pressed):
+        return all(not one.sends or one.searches for one in pressed)
     everything = PageView([replace(control, visible=True) for control in view.controls], ())
-    return any(one.opens for one in harmless) or isinstance(plan(everything, clauses[doubtful], ()), list)
+    return isinstance(plan(everything, clauses[doubtful], ()), list)
 
 
 class _Operator:
@@ -101,24 +158,74 @@ class _Operator:
         self.used: list[Control] = []
         self._page = page
         self._confirm = confirm
+        self._confirmed = False
+        self._refusal: Exception | None = None
+
+    @contextmanager
+    def answering(self) -> Iterator[None]:
+        """Answer the dialogs of the page: a question of its own is a consequence like any other."""
+        self._page.on("dialog", self._answer)
+        try:
+            yield
+        finally:
+            self._page.remove_listener("dialog", self._answer)
+
+    async def _answer(self, dialog: Dialog) -> None:
+        accept = dialog.type != "prompt"
+        if dialog.type == "confirm" and self._confirm is not None and not self._confirmed:
+            try:
+                self._confirm(f"“{dialog.message[:300]}”")
+            except Exception as error:  # noqa: BLE001 - raised where the press is, once the page has its answer
+                self._refusal, accept = error, False
+        with suppress(playwright().Error):
+            await (dialog.accept() if accept else dialog.dismiss())
+
+    async def is_loading(self) -> bool:
+        """Whether the page says so, or has nothing yet."""
+        with suppress(playwright().Error):
+            return bool(await self._page.evaluate(_LOADING))
+        return True
+
+    async def check_values(self, view: PageView, found: Plan) -> Plan:
+        """The plan, or a doubt where a field would not take what is to be written: too large, too long, no address."""
+        for act in found if isinstance(found, list) else ():
+            if act.kind == "write":
+                with suppress(playwright().Error):
+                    if not await (await view.element(act.control)).evaluate(_TAKES, act.values[0]):
+                        return Doubt("value", act.values[0])
+        return found
 
     async def perform(self, view: PageView, acts: Sequence[Act]) -> Doubt | None:
         """Do all acts of a clause; a doubt where one failed, or does not show."""
         for act in acts:
             self.used.append(act.control)
             try:
-                shows = await self._act(act, await view.element(act.control))
+                shows = await self._act(act, await self._find_again(view, act.control))
             except playwright().Error:
                 if self._page.is_closed():
                     raise
                 shows = Doubt("disabled", act.control.name)  # covered, moving, or gone
             if isinstance(shows, Doubt):
                 return shows
+            if self._refusal is not None:
+                raise self._refusal
             self.done.append(describe(act))
             if not shows:
                 return Doubt("unshown", act.control.name)
             await self.settle()
         return None
+
+    async def _find_again(self, view: PageView, control: Control) -> ElementHandle:
+        """The element that was seen; where the page has drawn itself anew, the only one that is the same in all."""
+        element = await view.element(control)
+        if await element.evaluate("node => node.isConnected"):
+            return element
+        anew = await look(self._page)
+        same = [
+            one for one in anew.controls
+            if (one.role, one.name, one.row, one.places) == (control.role, control.name, control.row, control.places)
+        ]  # fmt: skip
+        return await anew.element(same[0]) if len(same) == 1 else element
 
     async def settle(self) -> None:
         """Wait until the page has stopped changing."""
@@ -136,13 +243,21 @@ class _Operator:
                 shown: str = await element.evaluate("node => node.value ?? node.innerText")
                 return _letters(shown) == _letters(act.values[0])
             case "choose":
-                await element.select_option(label=[*act.values], timeout=_ACT_MS)
-                chosen = await element.evaluate("node => [...node.selectedOptions].map(one => one.label || one.text)")
-                return {" ".join(one.split()) for one in chosen} == {*act.values}
+                return await self._choose(act, element)
             case "check" | "clear":
                 return await self._check(act, element)
             case _:
                 return await self._press(act, element)
+
+    async def _choose(self, act: Act, element: ElementHandle) -> bool:
+        """Options of a list; one that may hold several keeps what was chosen before."""
+        read = "node => [...node.selectedOptions].map(one => (one.label || one.text).replace(/\\s+/g, ' ').trim())"
+        kept: list[str] = await element.evaluate(read) if act.control.multiple else []
+        await element.select_option(label=[*dict.fromkeys((*kept, *act.values))], timeout=_ACT_MS)
+        try:
+            return {*await element.evaluate(read)} == {*kept, *act.values}
+        except playwright().Error:
+            return False
 
     async def _check(self, act: Act, element: ElementHandle) -> bool:
         wanted = act.kind == "check"
@@ -151,7 +266,7 @@ class _Operator:
             label = await element.evaluate_handle("node => node.labels?.[0] ?? node")
             target = element if await element.is_visible() else label.as_element()
             await (target or element).click(timeout=_ACT_MS)
-        state = "node => node.checked ?? node.getAttribute('aria-checked') === 'true'"
+        state = "node => node.checked ?? [node.ariaChecked, node.ariaPressed].includes('true')"
         return bool(await element.evaluate(state) is wanted)
 
     async def _press(self, act: Act, element: ElementHandle) -> bool | Doubt:
@@ -164,33 +279,47 @@ class _Operator:
         ):
             fields = ", ".join(pressed["fields"])
             self._confirm(f"{describe(act)} ({fields})" if fields else describe(act))
+            self._confirmed = True
+        try:
+            return await self._press_and_watch(act, element)
+        finally:
+            self._confirmed = False
+
+    async def _press_and_watch(self, act: Act, element: ElementHandle) -> bool:
+        """Press, and wait for a sign of it: longer where the page has asked a server for something."""
+        clock = asyncio.get_running_loop().time
         with self._watch() as events:
             before = await self._read()
             if act.kind == "enter":
                 await element.press("Enter", timeout=_ACT_MS)
             else:
                 await element.click(timeout=_ACT_MS)
-            for _ in range(int(_ACT_MS / 1000 / _POLL_SECONDS)):
-                if events or await self._read() != before:
+            began = clock()
+            while clock() - began < (_ACT_MS / 1000 if "request" in events else _UNANSWERED_SECONDS):
+                if "event" in events or self._refusal is not None or await self._read() != before:
                     return True
                 await asyncio.sleep(_POLL_SECONDS)
         return False
 
     @contextmanager
     def _watch(self) -> Iterator[list[str]]:
-        """What a press does outside of the page's content: another window, a download."""
+        """What a press does outside of the page's content: another window, a download, a request."""
         seen: list[str] = []
 
         def note(_: object) -> None:
             seen.append("event")
 
-        self._page.on("popup", note)
-        self._page.on("download", note)
+        def note_request(_: object) -> None:
+            seen.append("request")
+
+        heard = (("popup", note), ("download", note), ("request", note_request))
+        for name, listener in heard:
+            self._page.on(name, listener)  # type: ignore[call-overload]
         try:
             yield seen
         finally:
-            self._page.remove_listener("popup", note)
-            self._page.remove_listener("download", note)
+            for name, listener in heard:
+                self._page.remove_listener(name, listener)
 
     async def _read(self) -> list[str]:
         """What a person would see of the page: none where it is on its way to another one."""
@@ -214,6 +343,25 @@ _QUIET = """
   setTimeout(end, most);
   watcher.observe(document, {subtree: true, childList: true, attributes: true});
 })
+"""
+_LOADING = r"""
+() => {
+  const busy = document.querySelector("[aria-busy=true],[role=progressbar],progress");
+  if (document.readyState === "loading" || busy) return true;
+  const text = document.body?.innerText ?? "";
+  return /(?:^|\n)\s*(?:loading|please wait|cargando|un momento)\b.{0,20}$/im.test(text)
+    || !document.querySelector("a,button,input,select,textarea,summary,[role],iframe,[contenteditable]");
+}
+"""
+_TAKES = """
+(node, text) => {
+  if (!("validity" in node) || node.willValidate === false) return true;
+  if (node.maxLength >= 0 && text.length > node.maxLength) return false;
+  const copy = node.cloneNode();
+  copy.value = text;
+  if (node.type === "range") return Number(copy.value) === Number(text);  // which has no wrong value, only the nearest
+  return copy.value !== "" && copy.validity.valid;
+}
 """
 _SHOWN = r"""
 () => {
@@ -292,5 +440,7 @@ def _stop(
     if doubt.near:
         lines.append(f"{'Hay' if spanish else 'There is'}: {', '.join(f'“{name}”' for name in doubt.near)}.")
     left = [clauses[number].text, *(clause.text for clause in clauses if clause is not clauses[number])]
-    offers = not operator.done and len(clauses) == 1 and clauses[0].verb in ("", "search")
+    # Words to look for that could mean more are asked about, not looked for elsewhere.
+    named_nothing = clauses[0].verb == "" or (clauses[0].verb == "search" and doubt.why == "absent")
+    offers = not operator.done and len(clauses) == 1 and named_nothing
     return Driven(operator.done, left, " ".join(lines), offers)

@@ -17,16 +17,19 @@ from agent3.protocols.nlweb.driver.sentences import Clause, Target, read_targets
 from agent3.sentences.lexicon import Language, fold
 from agent3.sentences.spans import find_spans
 
-__all__ = ["Act", "Doubt", "Plan", "Why", "describe", "plan", "plan_all"]
+__all__ = ["Act", "Doubt", "Plan", "Why", "describe", "fit", "open_first", "plan", "plan_all"]
 
 Why = Literal["absent", "several", "words", "disabled", "empty", "value", "unshown"]
 
 
 @dataclass(frozen=True, slots=True)
 class Act:
-    """One thing to do with one control. ``values`` are what is written or chosen; ``enter`` ends a search."""
+    """One thing to do with one control. ``values`` are what is written or chosen; ``enter`` ends a search.
 
-    kind: Literal["press", "write", "choose", "check", "clear", "enter"]
+    ``open`` is a press that shows something and does nothing more.
+    """
+
+    kind: Literal["open", "press", "write", "choose", "check", "clear", "enter"]
     control: Control
     values: tuple[str, ...] = ()
 
@@ -53,12 +56,23 @@ _GENERIC_PLACE = frozenset(
     "it the list menu page form dialog table dropdown box options lista pagina formulario".split()
 )
 _SEARCH_FOR = re.compile(r"^(?:(?:for|por|a|an|the|some|un|una|unos|unas|el|la|los|las)\s+)+", re.IGNORECASE)
+_MORE_THAN_WORDS = re.compile(
+    r"^(?:the|el|la|los|las)\s|\s(?:and|y|e)\s+\S+\s"
+    r"|\s(?:of|by|from|for|with|about|to|in|on|under|my|me|it|de|del|para|con|sobre|mi|lo|la)(?:\s|$)",
+    re.IGNORECASE,
+)
 _SEARCHING = frozenset("search find buscar busqueda busca".split())
 _THE_FORM = frozenset(("", "form", "the form", "it", "el formulario", "formulario"))
 
 
-def plan_all(view: PageView, clauses: Sequence[Clause], used: Sequence[Control] = ()) -> list[Plan]:
-    """A plan for each clause, after the controls that were ``used`` already.
+Reader = Callable[[PageView, Clause, Sequence[Control]], Plan]
+"""Reads a clause after others, which use these controls."""
+
+
+def plan_all(
+    view: PageView, clauses: Sequence[Clause], used: Sequence[Control] = (), *, otherwise: Reader | None = None
+) -> list[Plan]:
+    """A plan for each clause, after the controls that were ``used`` already; ``otherwise`` reads what has no form.
 
     A form is not sent while one of its required fields stays empty.
     """
@@ -66,6 +80,9 @@ def plan_all(view: PageView, clauses: Sequence[Clause], used: Sequence[Control] 
     written = {(control.frame, control.index): control for control in used}
     for clause in clauses:
         found = plan(view, clause, [*written.values()])
+        if otherwise is not None and isinstance(found, Doubt) and found.why in ("absent", "words"):
+            wished = otherwise(view, clause, [*written.values()])
+            found = wished if isinstance(wished, list) else found
         for act in found if isinstance(found, list) else ():
             control = act.control
             if act.kind in ("press", "enter") and (control.sends or act.kind == "enter"):
@@ -78,7 +95,31 @@ def plan_all(view: PageView, clauses: Sequence[Clause], used: Sequence[Control] 
 
 
 def plan(view: PageView, clause: Clause, written: Sequence[Control]) -> Plan:
-    """What one clause means after others, which use the controls ``written``."""
+    """What one clause means after others, which use the controls ``written``.
+
+    What is not in sight is looked for in closed sections, tabs and lists of options.
+    """
+    found = _plan(view, clause, written)
+    if isinstance(found, list) or found.why not in ("absent", "words"):
+        return found
+    opened = _plan(view.reachable, clause, written)
+    return found if isinstance(opened, Doubt) else open_first(view, opened)
+
+
+def open_first(view: PageView, acts: Sequence[Act]) -> list[Act]:
+    """The acts, each after the press that shows its control, where it needs one."""
+    found: list[Act] = []
+    for act in acts:
+        opener = view.opener_of(act.control)
+        opening = None if opener is None else Act("open", opener)
+        # A list of options closes with each choice.
+        if opening is not None and (act.control.role == "option" or opening not in found):
+            found.append(opening)
+        found.append(act)
+    return found
+
+
+def _plan(view: PageView, clause: Clause, written: Sequence[Control]) -> Plan:
     match clause.verb:
         case "press":
             return _press(view, clause)
@@ -86,6 +127,8 @@ def plan(view: PageView, clause: Clause, written: Sequence[Control]) -> Plan:
             return _choose(view, clause)
         case "write":
             return _write(view, clause)
+        case "add":
+            return _add(view, clause)
         case "search":
             return _search(view, clause)
         case "submit":
@@ -115,7 +158,8 @@ def _submit(view: PageView, clause: Clause, written: Sequence[Control]) -> Plan:
 def _search(view: PageView, clause: Clause) -> Plan:
     """Ask the page's search box, where there is exactly one."""
     text = clause.restore(_SEARCH_FOR.sub("", clause.rest))
-    if not text:
+    # What says more than words to look for, such as "tea and send it to me", is quoted or asked about.
+    if not text or (not clause.is_quoted(_SEARCH_FOR.sub("", clause.rest)) and _MORE_THAN_WORDS.search(clause.rest)):
         return Doubt("words", clause.text)
     boxes = []
     for box in view.visible:
@@ -150,6 +194,24 @@ def _choose(view: PageView, clause: Clause) -> Plan:
     return listed
 
 
+_ONTO = re.compile(r"\s+(?:to|a)\s+", re.IGNORECASE)
+
+
+def _add(view: PageView, clause: Clause) -> Plan:
+    """An option to a list that may hold several, or words into an empty field: "add Tea to Drinks"."""
+    for cut in _ONTO.finditer(clause.rest):
+        value, place = clause.restore(strip_article(clause.rest[: cut.start()])), clause.rest[cut.end() :]
+        for target in read_targets(clause, place) if value else ():
+            lists = [one for one in _find_fields(_fields(view), target) if one.multiple]
+            options = [option for one in lists for option in _same([(each, each) for each in one.options], value or "")]
+            if len(lists) == 1 and len(options) == 1:
+                return [Act("choose", lists[0], (options[0],))]
+    written = _write(view, clause)
+    if isinstance(written, list) and all(act.kind == "write" and not act.control.value for act in written):
+        return written
+    return Doubt("words", clause.text)
+
+
 def _choose_several(view: PageView, clause: Clause) -> Plan:
     acts: list[Act] = []
     for part in _NAMES.split(clause.rest):
@@ -170,7 +232,7 @@ def _choose_one(view: PageView, clause: Clause, words: str) -> Act | Doubt:
     roles = _CLEARED if clause.verb == "clear" else _CHOSEN
     kind: Literal["check", "clear"] = "clear" if clause.verb == "clear" else "check"
     for target in read_targets(clause, words):
-        found = _match(view, target, lambda control: control.role in roles)
+        found = _match(view, target, lambda control: control.role in roles or control.toggles)
         acts = [Act("press" if one.role in ("tab", "option") else kind, one) for one in found]
         if target.name and kind == "check":
             acts += _choose_listed(view, target)
@@ -195,7 +257,7 @@ def _choose_listed(view: PageView, target: Target) -> Iterator[Act]:
 
 _PARTS = re.compile(r",\s*(?:(?:and|y)\s+)?|\s+(?:and|y)\s+", re.IGNORECASE)
 _BEFORE_FIELD = re.compile(r"\s+(?:as|into|in|for|como|en)\s+", re.IGNORECASE)
-_BEFORE_TEXT = re.compile(r"\s+(?:to|with|as|is|con|a)\s+|\s*[:=]\s*", re.IGNORECASE)
+_BEFORE_TEXT = re.compile(r"\s+(?:to|with|as|is|at|con|a|en)\s+|\s*[:=]\s*", re.IGNORECASE)
 _AT_END = re.compile(
     r"\s+(?:in|there|into it|(?:in|into|on)\s+the\s+(?:form|page|(?:text |input )?(?:fields|inputs|boxes)))$",
     re.IGNORECASE,
@@ -234,10 +296,19 @@ def _assign(clause: Clause, part: str, fields: Sequence[Control]) -> Act | Doubt
     cuts = [(part[: cut.start()], part[cut.end() :]) for cut in _BEFORE_FIELD.finditer(part)]
     cuts += [(part[cut.end() :], part[: cut.start()]) for cut in _BEFORE_TEXT.finditer(part)]
     words = strip_article(part).split()
-    cuts += [(" ".join(words[count:]), " ".join(words[:count])) for count in range(len(words) - 1, 0, -1)]
-    found: dict[tuple[int, int], Act | Doubt] = {}
+    side_by_side = [(" ".join(words[count:]), " ".join(words[:count])) for count in range(len(words) - 1, 0, -1)]
     if any(target.name and _find_fields(fields, target) for target in read_targets(clause, part)):
         return Doubt("words", _plain(clause, part))  # a field, and nothing to write into it
+    doubt = Doubt("words", _plain(clause, part))
+    for way in (cuts, side_by_side):  # "city to Rome" first: "the name Ann" has no word between the two
+        one = _assign_cut(clause, way, fields)
+        if isinstance(one, Act) or one.why != "words":
+            return one
+    return doubt
+
+
+def _assign_cut(clause: Clause, cuts: Sequence[tuple[str, str]], fields: Sequence[Control]) -> Act | Doubt:
+    found: dict[tuple[int, int], Act | Doubt] = {}
     for text, name in cuts:
         value = clause.restore(text)
         if not value:
@@ -251,14 +322,14 @@ def _assign(clause: Clause, part: str, fields: Sequence[Control]) -> Act | Doubt
                 before = found.get((field.frame, field.index))
                 # Of two cuts for one field the first is the one at a word made for it: "to", "as", "into".
                 if before is None:
-                    found[field.frame, field.index] = _fit(field, value)
+                    found[field.frame, field.index] = fit(field, value)
                 break
     if len(found) != 1:
-        return Doubt("several" if found else "words", _plain(clause, part))
+        return Doubt("several" if found else "words", _plain(clause, " ".join(cuts[0]) if cuts else ""))
     return next(iter(found.values()))
 
 
-def _fit(field: Control, value: str) -> Act | Doubt:
+def fit(field: Control, value: str) -> Act | Doubt:
     """The act that puts a value into a field, in the form that it takes."""
     if field.disabled or field.read_only:
         return Doubt("disabled", field.name)
@@ -410,6 +481,7 @@ def describe(act: Act, language: Language = "en") -> str:
     role = _IN_SPANISH.get(act.control.role, "campo") if spanish else act.control.role
     what = f"{role} {act.control.name[:60]!r}"
     ways = {
+        "open": (f"open {what}", f"abrir {what}"),
         "press": (f"click {what}", f"clic en {what}"),
         "write": (f"type into {what}", f"escribir en {what}"),
         "choose": (f"choose {listed} in {what}", f"elegir {listed} en {what}"),

@@ -7,8 +7,8 @@ is data for matching and nothing else.
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass, fields
-from typing import TYPE_CHECKING, Any
+from dataclasses import dataclass, fields, replace
+from typing import TYPE_CHECKING
 
 from agent3.protocols.nlweb.browser.sdk import playwright
 
@@ -35,6 +35,7 @@ most => {
     if (node.isContentEditable && !node.parentElement?.isContentEditable) return "textbox";
     return natives[node.tagName] ?? "";
   };
+  const fields = "input,select,textarea,[contenteditable=true],[contenteditable='']";
   // The text of a label or a row without what is in its controls; each piece by itself where pieces are asked for.
   const controls = "select,option,textarea,button,script,style,template";
   const pieces = (node, fits = () => true) => {
@@ -57,10 +58,18 @@ most => {
     const caption = node.tagName !== "INPUT" || role !== "button" ? ""
       : node.value || node.alt || {submit: "Submit", reset: "Reset"}[node.type];
     const text = ["INPUT", "SELECT", "TEXTAREA"].includes(node.tagName) || (role === "textbox" || role === "searchbox")
-      ? "" : node.innerText || described(node);
+      ? "" : (shown(node) ? node.innerText : node.textContent) || described(node);
     const names = [referenced(node), attribute(node, "aria-label"), labels, caption, text, attribute(node, "title"),
       attribute(node, "placeholder")];
     return squeeze(names.map(squeeze).find(Boolean));
+  };
+  // A cell of a table is called what stands at the top of its column.
+  const columnOf = node => {
+    const cell = node.closest("td,[role=gridcell],[role=cell]"), row = cell?.closest("tr,[role=row]");
+    const head = row && cell.closest("table,[role=grid],[role=table]")?.querySelector("tr,[role=row]");
+    if (!head || head === row || [...cell.querySelectorAll(fields)].length > 1) return "";
+    const top = head.children[[...row.children].indexOf(cell)];
+    return top?.matches("th,[role=columnheader]") ? squeeze(top.textContent) : "";
   };
   // A field without any name of its own is called what stands before it in the same line or row.
   const besideOf = node => {
@@ -77,24 +86,60 @@ most => {
   };
   const rows = "tr,li,article,[role=row],[role=listitem],[role=article]";
   const regions = "fieldset,section,form,dialog,details,table,nav,[role=group],[role=radiogroup],[role=region],"
-    + "[role=dialog],[role=form]";
+    + "[role=dialog],[role=form],[role=listbox],[role=toolbar],[role=menu]";
+  const headed = node => node.tagName === "DIV" && node.querySelector(":scope > :is(h2,h3,h4,h5,h6)");
+  // Boxes side by side, each with a heading and something to press, are a list, whatever they are made of.
+  const isCard = node => Boolean(headed(node) && node.querySelector("button,a,input,select,[role=button]")
+    && [...node.parentElement.children].some(one => one !== node && one.className === node.className && headed(one)));
+  const isRow = node => node.matches(rows) || isCard(node);
+  const rowOf = node => { for (let at = node; at; at = at.parentElement) if (isRow(at)) return at; return null; };
   const wholly = "td,th,[role=cell],[role=gridcell],b,strong,h1,h2,h3,h4,h5,h6,a,p,span";
   const title = "legend,h1,h2,h3,h4,h5,h6,[role=heading],summary,caption";
+  // What has to be pressed before a hidden control can be seen: it does nothing but show it.
+  const root = node => node.getRootNode();
+  const controlOf = node => node.id ? root(node).querySelector(
+    `[aria-controls~="${CSS.escape(node.id)}"],[aria-owns~="${CSS.escape(node.id)}"]`) : null;
+  const popupOpener = popup => controlOf(popup)
+    ?? popup.parentElement?.querySelector(":scope > :is([aria-haspopup],[role=combobox])") ?? null;
+  const labelsOf = node => attribute(node, "aria-labelledby").split(" ").filter(Boolean)
+    .map(id => root(node).getElementById?.(id)).filter(one => one && !node.contains(one))
+    .map(one => squeeze(one.textContent));
+  const openerOf = node => {
+    const details = node.closest("details:not([open])");
+    if (details && !node.closest("summary")) return details.querySelector("summary");
+    const popup = node.closest("[role=listbox],[role=menu]");
+    if (popup && !shown(popup)) return popupOpener(popup);
+    const panel = node.closest("[role=tabpanel]");
+    if (!panel || shown(panel)) return null;
+    const tab = controlOf(panel) ?? root(panel).getElementById?.(attribute(panel, "aria-labelledby"));
+    return tab?.matches("[role=tab]") ? tab : null;
+  };
   const placesOf = node => {
     const found = [];
     for (let at = node; at && found.length < 12; at = at.parentElement ?? at.getRootNode().host) {
       if (at === node) continue;
       // What stands in a row inside of a row belongs to the inner one.
-      if (at.matches(rows)) {
-        const own = one => one.closest(rows) === at;
+      if (isRow(at)) {
+        const own = one => rowOf(one) === at;
         const wholes = [...at.querySelectorAll(wholly)].filter(own).map(one => squeeze(one.textContent));
         found.push([...new Set([...pieces(at, own), ...wholes])].filter(text => text.length <= 120).slice(0, 60));
       } else if (at.matches(regions)) {
         const heading = [...at.querySelectorAll(title)].find(one => one.closest(regions) === at);
         found.push([referenced(at), attribute(at, "aria-label"), squeeze(heading?.textContent)].filter(Boolean));
+        const opener = at.matches("[role=listbox],[role=menu]") ? popupOpener(at) : null;
+        if (opener) found.push([nameOf(opener, roleOf(opener)), ...labelsOf(opener)]);
       }
     }
     return found;
+  };
+  // The texts of the row that a control stands in, and what stands at the top of its columns.
+  const rowTexts = node => {
+    const row = rowOf(node);
+    if (!row) return {row: [], columns: []};
+    const table = row.closest("table,[role=grid],[role=table]");
+    const columns = [...(table?.querySelectorAll("th:not([scope=row]),[role=columnheader]") ?? [])];
+    return {row: pieces(row, one => rowOf(one) === row).slice(0, 60),
+      columns: columns.map(one => squeeze(one.textContent)).filter(Boolean).slice(0, 40)};
   };
   const modal = [...document.querySelectorAll("dialog:modal,[aria-modal=true]")].filter(shown).pop();
   const forms = [], nodes = [], infos = [];
@@ -105,13 +150,16 @@ most => {
     const form = node.form ?? node.closest("form");
     if (form && !forms.includes(form)) forms.push(form);
     const expanded = node.getAttribute("aria-expanded"), popup = attribute(node, "aria-haspopup");
-    const own = nameOf(node, role);
+    const own = nameOf(node, role), opener = seen ? null : openerOf(node);
     const options = [...(node.options ?? [])].filter(one => !one.disabled);
     nodes.push(node);
     infos.push({
-      role, name: own || besideOf(node), kind: node.type ?? "", visible: seen && inside && !node.closest("[inert]"),
+      role, name: own || columnOf(node) || besideOf(node), kind: node.type ?? "",
+      visible: seen && inside && !node.closest("[inert]"),
       value: squeeze(node.tagName === "INPUT" || node.tagName === "TEXTAREA" ? node.value : ""),
-      checked: node.checked === true || node.getAttribute("aria-checked") === "true",
+      checked: node.checked === true || node.getAttribute("aria-checked") === "true"
+        || node.getAttribute("aria-pressed") === "true",
+      toggles: node.hasAttribute("aria-pressed"), opener: opener && shown(opener) && inside ? opener : null,
       disabled: node.matches(":disabled") || node.getAttribute("aria-disabled") === "true",
       read_only: node.readOnly === true, multiple: node.multiple === true,
       required: node.required === true || node.getAttribute("aria-required") === "true",
@@ -119,7 +167,7 @@ most => {
       form: form ? forms.indexOf(form) : -1, sends: Boolean(form) && ["submit", "image"].includes(node.type),
       opens: role === "link" || role === "tab" || role === "menuitem" || node.tagName === "SUMMARY" ||
         expanded === "false" || !["", "false"].includes(popup),
-      places: placesOf(node),
+      places: placesOf(node), ...rowTexts(node), toolbar: Boolean(node.closest("[role=toolbar],menu")),
       searches: role === "searchbox" || Boolean(node.closest("search,[role=search]")),
     });
   };
@@ -131,7 +179,10 @@ most => {
     for (const child of node.shadowRoot?.children ?? []) walk(child);
   };
   if (document.body) walk(document.body);
-  return {nodes, infos};
+  for (const info of infos) info.opener = info.opener ? nodes.indexOf(info.opener) : -1;
+  const headings = [...document.querySelectorAll("h1,h2,h3,legend,caption")]
+    .filter(one => shown(one) && !rowOf(one));
+  return {nodes, infos, headings: [document.title, ...headings.map(one => squeeze(one.textContent)).slice(0, 50)]};
 }
 """
 
@@ -141,7 +192,9 @@ class Control:
     """Something that can be pressed, chosen or written into, as it was seen.
 
     ``places`` are the rows, lists and regions that it stands in, from the inside, each with the texts by which a
-    person would tell it from others. ``opens`` says that a press shows something else and does nothing more.
+    person would tell it from others; ``row`` has all texts of its row or card, ``columns`` those at the top of its
+    table. ``opens`` says that a press shows something else and does nothing more; ``opener`` is the index of the
+    control that has to be pressed before a hidden one can be seen, or -1. ``toggles`` is a button with two states.
     """
 
     index: int
@@ -162,6 +215,11 @@ class Control:
     opens: bool
     places: Sequence[Sequence[str]]
     searches: bool
+    row: Sequence[str]
+    columns: Sequence[str]
+    toolbar: bool
+    toggles: bool
+    opener: int
 
     @property
     def is_field(self) -> bool:
@@ -178,13 +236,27 @@ _READ = frozenset(field.name for field in fields(Control)) - {"index", "frame"}
 class PageView:
     """The controls of a page at one moment, in the order of the document, with a hold on the very elements."""
 
-    def __init__(self, controls: Sequence[Control], handles: Sequence[JSHandle]):
+    def __init__(self, controls: Sequence[Control], handles: Sequence[JSHandle], headings: Sequence[str] = ()):
         self.controls = controls
+        self.headings = headings
+        """The title and the headings, which say what the page is about."""
         self._handles = handles
 
     @property
     def visible(self) -> list[Control]:
         return [control for control in self.controls if control.visible]
+
+    @property
+    def reachable(self) -> PageView:
+        """As if everything that a press would show were shown: closed sections, tabs, and lists of options."""
+        shown = [replace(one, visible=one.visible or one.opener >= 0) for one in self.controls]
+        return PageView(shown, self._handles, self.headings)
+
+    def opener_of(self, control: Control) -> Control | None:
+        """What has to be pressed before a control can be used."""
+        if control.opener < 0:
+            return None
+        return next(one for one in self.controls if (one.frame, one.index) == (control.frame, control.opener))
 
     async def element(self, control: Control) -> ElementHandle:
         """The element that was seen, and no other: it is not looked for again."""
@@ -198,10 +270,11 @@ async def look(page: Page) -> PageView:
     """Read a page and its frames. A frame that goes away meanwhile is left out."""
     controls: list[Control] = []
     handles: list[JSHandle] = []
+    headings: list[str] = []
     for frame in page.frames:
         try:
             handle = await frame.evaluate_handle(_LOOK, _MOST_CONTROLS)
-            rows: list[dict[str, Any]] = await handle.evaluate("found => found.infos")
+            rows, texts = await handle.evaluate("found => [found.infos, found.headings]")
         except playwright().Error:
             if frame is page.main_frame:
                 raise
@@ -211,4 +284,5 @@ async def look(page: Page) -> PageView:
             Control(index, len(handles), **{name: row[name] for name in _READ}) for index, row in enumerate(rows)
         ]
         handles.append(handle)
-    return PageView(controls, handles)
+        headings += map(str, texts)
+    return PageView(controls, handles, headings)

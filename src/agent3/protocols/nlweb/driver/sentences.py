@@ -12,13 +12,16 @@ from typing import Literal
 
 __all__ = ["ROLES", "Clause", "Target", "Verb", "parse_sentence", "read_targets", "strip_article"]
 
-Verb = Literal["press", "choose", "clear", "write", "search", "submit", ""]
+Verb = Literal["press", "choose", "clear", "write", "add", "search", "submit", ""]
 
 _VERBS: dict[Verb, str] = {
     "press": "click|press|hit|push|tap|open|go to|haz clic|hacer clic|pulsa|pulsar|presiona|presionar|abre|abrir|ve a",
-    "choose": "select|choose|pick|check|mark|tick|selecciona|seleccionar|elige|elegir|marca|marcar",
-    "clear": "uncheck|unselect|deselect|untick|desmarca|desmarcar",
-    "write": "type|enter|write|input|fill in|fill|set|put|use|introduce|escribe|escribir|pon|rellena",
+    "choose": "select|choose|pick|check|mark|tick|turn on|switch on|enable|selecciona|seleccionar|elige|elegir|marca"
+    "|marcar|activa|activar|enciende|encender",
+    "clear": "uncheck|unselect|deselect|untick|turn off|switch off|disable|desmarca|desmarcar|desactiva|desactivar"
+    "|apaga|apagar",
+    "write": "type|enter|write|input|fill in|fill|set|put|use|introduce|escribe|escribir|pon|poner|rellena",
+    "add": "add|añade|añadir|agrega",
     "search": "search|find|busca|buscar|encuentra",
     "submit": "submit|envía|envia",
 }
@@ -30,13 +33,19 @@ _TOKEN = re.compile(r"\x02(\d+)\x03")
 _CONTROL = str.maketrans("", "", "\x02\x03")
 # Between clauses: the end of a sentence, "then", or "and" and a comma before a verb.
 _SPLIT = re.compile(
-    rf"[.;]\s+|,?\s*\b(?:and\s+)?(?:then|luego|después)\b,?\s*|,?\s+\b(?:and|y)\b\s+(?=(?:{_ANY_VERB})\b)"
+    rf"[.;]\s+|,?\s*\b(?:(?:and|y)\s+)?(?:then|luego|después)\b,?\s*|,?\s+\b(?:and|y)\b\s+(?=(?:{_ANY_VERB})\b)"
     rf"|,\s+(?=(?:{_ANY_VERB})\b)",
     re.IGNORECASE,
 )
 _LEAD = re.compile(
     rf"(?:(?:please|por favor,?|now|i (?:need|want)(?: you)? to|quiero)\s+)*(?P<verb>{_ANY_VERB})\b\s*", re.IGNORECASE
 )
+# "Turn the lamp off": what it does to the lamp stands at the end.
+_AROUND = re.compile(r"^(turn|switch)\s+(?!(?:on|off)\b)(.+?)\s+(on|off)$", re.IGNORECASE)
+# "El modo oscuro (Dark mode)": the name as the page has it, after it was said in other words.
+_GLOSS = re.compile(r"\b(?:the|my|el|la|los|las|mi|esta|este)\s+[^,()\x02\x03]*?\s*\((\x02\d+\x03)\)", re.IGNORECASE)
+_GLOSS_TEXT = re.compile(r"\((?=\w)([^()\"\x02]{2,80})\)")
+_AGAIN = re.compile(r"(?:on|en)\s+(?=\S)", re.IGNORECASE)
 _TAIL = re.compile(r"[,\s]*\b(?:please|por favor|thanks|gracias)[\s.!]*$", re.IGNORECASE)
 _ORDINALS = {
     "first": 1, "second": 2, "third": 3, "fourth": 4, "fifth": 5, "sixth": 6, "seventh": 7, "eighth": 8, "ninth": 9,
@@ -96,6 +105,9 @@ class Clause:
             return self.quotes[int(only[1])]
         return None if _TOKEN.search(words) else words
 
+    def is_quoted(self, words: str) -> bool:
+        return _TOKEN.fullmatch(words.strip(" ,.:")) is not None
+
 
 @dataclass(frozen=True, slots=True)
 class Target:
@@ -115,17 +127,21 @@ def parse_sentence(sentence: str) -> list[Clause]:
         held.append(next(text for text in match.groups() if text is not None))
         return f"\x02{len(held) - 1}\x03"
 
-    clauses = []
-    for part in _SPLIT.split(_TAIL.sub("", _QUOTE.sub(hold, sentence.translate(_CONTROL).strip()))):
-        words = part.strip(" ,;").removesuffix(".")
+    clauses: list[Clause] = []
+    plain_text = _QUOTE.sub(hold, sentence.translate(_CONTROL).strip())
+    for part in _SPLIT.split(_TAIL.sub("", _GLOSS_TEXT.sub(lambda match: f"({hold(match)})", plain_text))):
+        words = _GLOSS.sub(r"\1", part.strip(" ,;").removesuffix("."))
         if not words.strip(" .,;"):
             continue
         plain, *others = _TOKEN.split(words)  # text, then number and text by turns
         quotes = tuple(held[int(number)] for number in others[::2])
         words = plain + "".join(f"\x02{number}\x03{text}" for number, text in enumerate(others[1::2]))
         text = plain + "".join(f'"{quote}"{text}' for quote, text in zip(quotes, others[1::2], strict=True))
+        words = _AROUND.sub(r"\1 \3 \2", words)
         lead = _LEAD.match(words)
         verb: Verb = _CANONICAL[" ".join(lead["verb"].lower().split())] if lead else ""
+        if lead is None and clauses and clauses[-1].verb == "press" and _AGAIN.match(words):
+            verb = "press"  # "click Add and then on Pay"
         clauses.append(Clause(verb, text, words[lead.end() :] if lead else words, quotes))
     return clauses
 

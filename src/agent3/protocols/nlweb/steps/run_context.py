@@ -81,8 +81,8 @@ class RunContext:
     """The step that is running, for records."""
     confirmed: bool = False
     """Whether the running action is one whose consequences are confirmed before it runs."""
-    answer: str = "dismiss"
-    """What the next dialogs are answered with: accept, dismiss, or a text."""
+    answer: str | None = "dismiss"
+    """What the next dialogs are answered with: accept, dismiss, or a text; None where somebody else answers."""
     _popups: list[Page] = field(default_factory=list)
     _followed: list[Page] = field(default_factory=list)
     _tasks: set[asyncio.Task[None]] = field(default_factory=set)
@@ -184,6 +184,8 @@ class RunContext:
         """Answer a dialog as the steps said, and keep its text."""
         self.dialogs.append(well_formed(dialog.message[:2000]))
         self.memory["dialog"] = self.dialogs[-1]
+        if self.answer is None:
+            return
         # A page that asks whether to leave it would hold every navigation up.
         if dialog.type == "beforeunload" or self.answer == "accept":
             self._run_soon(dialog.accept())

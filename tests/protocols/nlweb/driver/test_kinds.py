@@ -1,0 +1,217 @@
+"""Kinds of things that pages are made of, and sentences in somebody's own words, on small real pages."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Iterator
+from typing import Any
+
+import pytest
+
+from agent3.errors import ValidationError
+from agent3.protocols.nlweb.browser.installation import require
+from agent3.protocols.nlweb.browser.sdk import playwright
+from agent3.protocols.nlweb.driver import Driven, drive
+from agent3.protocols.nlweb.driver import driver as acting
+
+NOTE = "<script>const note = text => { document.title += (document.title && '; ') + text };</script>"
+ROWS = """<h1>Books</h1><table><tr><th>Book</th><th>Copies</th><th>Left</th><th></th></tr>
+<tr><td>Emma</td><td contenteditable oninput="note('Emma ' + innerText)">3</td><td>yes</td>
+<td><button onclick="drop(this, 'Emma')">Delete</button></td></tr>
+<tr><td>Ulysses</td><td contenteditable oninput="note('Ulysses ' + innerText)">5</td><td>no</td>
+<td><button onclick="drop(this, 'Ulysses')">Delete</button></td></tr>
+</table><script>const drop = (node, name) => {
+if (confirm('Delete it?')) { node.closest('tr').remove(); note(name + ' gone') } }</script>"""
+CARDS = "<main>" + "".join(
+    f"""<div class=c><h3>{name}</h3><label>Amount <input type=number min=1 max=9 value=1></label>
+<label>State <select onchange="note('{name} ' + value)"><option>New</option><option>Done</option></select></label>
+<button onclick="note('{name} x' + parentElement.querySelector('input').value)">Add to bag</button></div>"""
+    for name in ("Red pen", "Blue pen")
+) + "</main>"  # fmt: skip
+HIDDEN = """<details><summary>How do I leave?</summary><button onclick="note('left')">Close account</button></details>
+<span id=l>Shade</span> <button aria-haspopup=listbox aria-expanded=false aria-labelledby="l v"
+ onclick="o.hidden = !o.hidden"><span id=v>Grey</span></button>
+<ul id=o role=listbox hidden>
+<li role=option onclick="v.textContent = 'Pink'; o.hidden = true; note('Pink')">Pink</li></ul>
+<div role=tablist><button role=tab aria-controls=p onclick="p.hidden = false">Call us</button></div>
+<div role=tabpanel id=p hidden><label>Phone <input oninput="note(value)"></label></div>
+<input aria-label=Website style="display:none" oninput="note('trapped')">"""
+STATES = """<button aria-pressed=false
+ onclick="ariaPressed = ariaPressed !== 'true'; note('radio ' + ariaPressed)">Radio</button>
+<label>Heat <input type=range min=10 max=30 step=5 value=10 onchange="note(value)"></label>
+<label>Seats <input type=number max=4 onchange="note(value)"></label>
+<label>Spices <select multiple onchange="note([...selectedOptions].map(one => one.text))">
+<option selected>Salt</option><option>Mint</option></select></label>
+<label><input type=checkbox onchange="b.disabled = !checked">I agree</label>
+<button id=b disabled onclick="note('agreed')">Go on</button>
+<label><input type=checkbox onchange="note('kept ' + checked)">Keep me posted</label>"""
+LATE = """<p id=a>Loading…</p>
+<script>setTimeout(() => { a.outerHTML = `<button onclick="note('late')">Arrive</button>` }, 400)</script>"""
+REDRAWN = """<div id=a></div><script>const draw = () => {
+a.innerHTML = ['One', 'Two'].map(name =>
+`<label><input type=checkbox onchange="note('${name}'); draw()">${name}</label>`).join('')
+}; draw()</script>"""
+MAIL = """<h1>Mail</h1><div role=toolbar><button onclick="mark('archived')">Archive</button>
+<button onclick="mark('deleted')">Delete</button></div><ul>
+<li><input type=checkbox aria-label="Select letter"><b>Ann</b> Rent</li>
+<li><input type=checkbox aria-label="Select letter"><b>Bob</b> Trip</li></ul><script>const mark = what => {
+for (const one of document.querySelectorAll('li'))
+if (one.querySelector('input').checked) { one.remove(); note(what + ' ' + one.innerText) } }</script>"""
+ROOM = """<h1>Rooms</h1><form onsubmit="event.preventDefault(); note([f.value, t.value, p.value, k.value].join())">
+<label>From <input type=date id=f></label><label>To <input type=date id=t></label>
+<label>Persons <input type=number id=p max=4></label>
+<label>Kind <select id=k><option>Twin</option><option>Attic</option></select></label><button>Book</button></form>"""
+LOGIN = """<form onsubmit="event.preventDefault(); note(u.value + '/' + w.value)"><label>User <input id=u></label>
+<label>Password <input id=w type=password></label><button>Sign in</button></form>"""
+FIND = """<form role=search
+ onsubmit="event.preventDefault(); note(q.value); r.innerHTML = '<button>Borrow</button>'">
+<input id=q type=search aria-label="Search"><button>Search</button></form><div id=r onclick="note('borrowed')"></div>"""
+SECRET = """<label>New password <input id=n type=password></label>
+<button onclick="note('now ' + n.value)">Change password</button>"""
+
+
+@pytest.fixture(scope="module")
+def run() -> Iterator[Any]:
+    """Drives a page of some HTML: (html, sentence) → (what was done, the page's title after it)."""
+    with asyncio.Runner() as runner:
+
+        async def start() -> tuple[Any, Any]:
+            driver = await playwright().async_playwright().start()
+            return driver, await driver.chromium.launch(executable_path=str(require().path))
+
+        driver, browser = runner.run(start())
+
+        async def run_one(html: str, sentence: str, **options: Any) -> tuple[Driven, str]:
+            page = await browser.new_page()
+            try:
+                await page.set_content(f"<!doctype html><title></title>{NOTE}{html}")
+                async with asyncio.timeout(120):
+                    return await drive(page, sentence, **options), await page.title()
+            finally:
+                await page.close()
+
+        yield lambda html, sentence, **options: runner.run(run_one(html, sentence, **options))
+        runner.run(browser.close())
+        runner.run(driver.stop())
+
+
+@pytest.fixture(autouse=True)
+def patience(monkeypatch: pytest.MonkeyPatch) -> None:
+    for name, value in (("_ACT_MS", 60_000.0), ("_UNANSWERED_SECONDS", 60.0), ("_LOADING_SECONDS", 60.0)):
+        monkeypatch.setattr(acting, name, value)  # what must be done is done, however slow the machine is
+
+
+@pytest.mark.requirement("RF-013-51")
+@pytest.mark.parametrize(
+    ("html", "sentence", "title"),
+    [
+        (ROWS, "click Delete for Ulysses", "Ulysses gone"),
+        (ROWS, "set the copies of Emma to 4", "Emma 4"),
+        (ROWS, "pon 9 como Copies de Ulysses", "Ulysses 9"),
+        (HIDDEN, "click Close account", "left"),
+        (HIDDEN, "select Pink in Shade", "Pink"),
+        (HIDDEN, "escribe 600 en Phone", "600"),
+        (STATES, "turn the radio on", "radio true"),
+        (STATES, "pon el deslizador Heat en 25", "25"),
+        (STATES, "select Mint", "Salt,Mint"),
+        (STATES, "add Mint to Spices", "Salt,Mint"),
+        (STATES, "check I agree and click Go on", "agreed"),
+        (LATE, "click Arrive", "late"),
+        (REDRAWN, "check One and Two", "One; Two"),
+        (
+            CARDS,
+            "haz clic en el primer botón Add to bag y luego en el segundo botón Add to bag",
+            "Red pen x1; Blue pen x1",
+        ),
+        (FIND, "search for maps and click the first Borrow button", "maps; borrowed"),
+        # In one's own words.
+        (ROWS, "delete the book Emma", "Emma gone"),
+        (ROWS, "borra Emma y Ulysses", "Emma gone; Ulysses gone"),
+        (CARDS, "put two red pens in my bag", "Red pen x2"),
+        (CARDS, "move Blue pen to Done", "Blue pen Done"),
+        (STATES, "keep me posted", "kept true"),
+        (STATES, "activa la opción de noticias (Keep me posted)", "kept true"),
+        (MAIL, "archive the letter from Bob", "archived Bob Trip"),
+        (
+            ROOM,
+            "book an attic for two persons from August 20, 2027 to August 23, 2027",
+            "2027-08-20,2027-08-23,2,Attic",
+        ),
+        (LOGIN, "log in as ann with password s3", "ann/s3"),
+        (SECRET, "change my password to Luna7", "now Luna7"),
+    ],
+)
+def test_each_kind_of_thing_is_used_as_a_person_would(run: Any, html: str, sentence: str, title: str) -> None:
+    done, after = run(html, sentence)
+    assert (after, done.left, done.question) == (title, [], None)
+
+
+@pytest.mark.requirement("RF-013-52")
+@pytest.mark.parametrize(
+    ("html", "sentence"),
+    [
+        (ROWS, "set the copies to 4"),
+        (ROWS, "delete the book"),
+        (ROWS, "delete the book Emmy"),
+        (ROWS, "delete Emma and tell Bob"),
+        (ROWS, "delete all books"),
+        (CARDS, "put a pen in my bag"),
+        (CARDS, "put twelve red pens in my bag"),
+        (CARDS, "move Red pen to Sold"),
+        (HIDDEN, "type x into Website"),
+        (HIDDEN, "select Teal in Shade"),
+        (STATES, "set the heat to 12"),
+        (STATES, "put 9 as seats"),
+        (STATES, "click Go on"),
+        (MAIL, "delete the letter from Carl"),
+        (ROOM, "book an attic"),
+        (ROOM, "book an attic with a view for two persons from August 20, 2027 to August 23, 2027"),
+        (LOGIN, "log in as ann"),
+        (FIND, "search for maps and send them to Bob"),
+        (FIND, "find a present for my mother"),
+    ],
+)
+def test_one_word_that_nothing_explains_and_nothing_is_done(run: Any, html: str, sentence: str) -> None:
+    done, after = run(html, sentence)
+    assert (after, done.done, done.complete) == ("", [], False)
+    assert done.question
+
+
+def test_a_question_of_the_page_itself_is_a_consequence(run: Any) -> None:
+    page = """<button onclick="if (confirm('Empty the list?')) note('empty')">Tidy up</button>"""
+    asked: list[str] = []
+    assert run(page, "click Tidy up", confirm=asked.append)[1] == "empty"
+    assert asked == ["“Empty the list?”"]
+
+    def refuse(what: str) -> None:
+        raise ValidationError(what)
+
+    with pytest.raises(ValidationError, match="Empty the list"):
+        run(page, "click Tidy up", confirm=refuse)
+
+
+def test_a_press_that_shows_nothing_is_told_and_does_not_stop_what_is_harmless(
+    run: Any, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(acting, "_UNANSWERED_SECONDS", 0.3)
+    page = """<button>Ping</button><button onclick="note('pong')">Pong</button>
+<button onclick="note('gone')">Delete</button>"""
+    done, after = run(page, "click Ping and click Pong")
+    assert (after, done.left, done.complete) == ("pong", ["click Ping"], False)
+    done, after = run(page, "click Ping and click Delete")
+    assert (after, done.complete) == ("", False)
+
+
+def test_what_stands_before_the_page_is_put_away_only_where_it_is_in_the_way(run: Any) -> None:
+    page = """<dialog id=d open aria-modal=true><button onclick="note('fine')">Fine</button></dialog>
+<button onclick="note('read')">Read</button>"""
+    calls: list[str] = []
+
+    async def unblock() -> bool:
+        calls.append("asked")
+        return False
+
+    assert run(page, "click Fine", unblock=unblock)[1] == "fine"
+    assert calls == []
+    assert not run(page, "click Read", unblock=unblock)[0].done
+    assert calls == ["asked"]
