@@ -41,7 +41,7 @@ from bench.harness import (
 from bench.load import HOST
 from bench.mcp import FAST, call
 
-__all__ = ["AIM_MS", "LIMIT_MS", "run", "targets"]
+__all__ = ["AIM_MS", "LIMIT_MS", "gateways", "run", "targets", "upstream"]
 
 LIMIT_MS = 1.0
 AIM_MS = 0.5
@@ -52,16 +52,16 @@ ECHO = call("echo", {"message": "hello"}, modern=True)
 ASKED = call("agent3_call", {"agentId": NAME, "message": "hello"}, modern=True)
 
 
-def _upstream(port: int, _: Path) -> list[str]:
+def upstream(port: int, _: Path) -> list[str]:
     return uvicorn("sdk", port, *FAST)
 
 
-def _ours(url: str) -> ours.Command:
+def _with_upstream(url: str, python: str) -> ours.Command:
     """What adds the server to a fresh database, and then starts the gateway on it."""
 
     def command(port: int, folder: Path) -> list[str]:
         options = ours.written(folder, "batched")
-        add = [sys.executable, "-m", "agent3", "add", f"{url}/mcp", "--name", NAME, *options]
+        add = [python, "-m", "agent3", "add", f"{url}/mcp", "--name", NAME, *options]
         environment = {**clean_environment(), **ours.ENVIRONMENT}
         told = subprocess.run(add, capture_output=True, text=True, timeout=ADD_SECONDS, env=environment, check=False)
         if told.returncode:
@@ -77,20 +77,23 @@ def targets(url: str) -> list[Target]:
     def forward(port: int, _: Path) -> list[str]:
         return [sys.executable, str(APPS / "forward.py"), str(port), url]
 
-    at_agent = ours.with_key(replace(ECHO, path=f"/agents/{NAME}/mcp"))
+    return [Target("direct", upstream, ECHO), Target("forward_aiohttp", forward, ECHO), *gateways(url)]
+
+
+def gateways(url: str, python: str = sys.executable) -> list[Target]:
+    """Ours in front of the server at ``url``."""
+    command, at_agent = _with_upstream(url, python), replace(ECHO, path=f"/agents/{NAME}/mcp")
     return [
-        Target("direct", _upstream, ECHO),
-        Target("forward_aiohttp", forward, ECHO),
-        Target("ours_agent", _ours(url), at_agent, environment=ours.ENVIRONMENT),
-        Target("ours_call", _ours(url), ours.with_key(ASKED), environment=ours.ENVIRONMENT),
+        Target("ours_agent", command, ours.with_key(at_agent), environment=ours.ENVIRONMENT),
+        Target("ours_call", command, ours.with_key(ASKED), environment=ours.ENVIRONMENT),
     ]
 
 
 @bench("gateway", "a call through a gateway to an echo server: none, a bare aiohttp forward, ours")
 def run(options: Options) -> Result:
     """Load the four in turn, in front of one server."""
-    with serving(_upstream, HEALTHY) as upstream:
-        rows = side_by_side(targets(f"http://{HOST}:{upstream.port}"), options)
+    with serving(upstream, HEALTHY) as behind:
+        rows = side_by_side(targets(f"http://{HOST}:{behind.port}"), options)
     by_name = {row.target: row for row in rows}
     direct, forward = by_name["direct"], by_name["forward_aiohttp"]
     ratios = {f"{name}_vs_forward_cpu": ratio(forward.cpu_ms_per_call, by_name[name].cpu_ms_per_call) for name in OURS}

@@ -47,6 +47,7 @@ __all__ = [
     "load_benches",
     "machine",
     "measure",
+    "prepared",
     "ratio",
     "resident_mb",
     "say",
@@ -64,6 +65,7 @@ HEALTHY = Request("/healthz", "", method="GET")
 """What every server that is measured here must answer with 200 when it is ready."""
 MODULES = (
     "a2a",
+    "beside",
     "calls",
     "crowd",
     "footprint",
@@ -339,7 +341,7 @@ def side_by_side(targets: Sequence[Target], options: Options) -> list[Row]:
 def _started(stack: contextlib.ExitStack, target: Target, options: Options) -> tuple[Server, Request] | str:
     try:
         server = stack.enter_context(serving(target.command, HEALTHY, environment=target.environment))
-        request = _prepared(server.port, target)
+        request = prepared(server.port, target)
     except (RuntimeError, OSError, ValueError, http.client.HTTPException, subprocess.SubprocessError) as error:
         say(f"{target.name}: {error}")
         return str(error)
@@ -347,7 +349,8 @@ def _started(stack: contextlib.ExitStack, target: Target, options: Options) -> t
     return server, request
 
 
-def _prepared(port: int, target: Target) -> Request:
+def prepared(port: int, target: Target) -> Request:
+    """What to ask the running target; RuntimeError unless it answers that well."""
     request = target.prepare(port, target.request) if target.prepare else target.request
     status, _, body = ask(port, request)
     if status != 200 or request.expect.encode() not in body:
