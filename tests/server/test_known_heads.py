@@ -52,6 +52,7 @@ def test_one_byte_makes_another_head() -> None:
     for place in set(range(whole.index(b"\r\n\r\n") + 4)) - {length}:
         other = whole[:place] + bytes([whole[place] ^ 1]) + whole[place + 1 :]
         assert heads.find(other) is None, other
+        assert heads.find(whole) is not None  # and the same byte behind one that was found
 
 
 @pytest.mark.parametrize(
@@ -75,7 +76,10 @@ def test_one_byte_makes_another_head() -> None:
     ],
 )
 def test_anything_but_one_request_of_that_head_is_left_to_the_parser(data: bytes) -> None:
-    assert learned(request(b"hello")).find(data) is None
+    heads = learned(request(b"hello"))
+    assert heads.find(data) is None
+    assert heads.find(request(b"hello")) is not None
+    assert heads.find(data) is None, "right behind a request of that head"
 
 
 @pytest.mark.parametrize(
@@ -116,3 +120,12 @@ def test_only_so_many_are_known_and_the_oldest_go() -> None:
     assert len(heads) == 2
     assert heads.find(request(b"hello", b"X-Number: 00")) is None
     assert heads.find(request(b"", b"X-Number: 20")) == (2, len(request(b"", b"X-Number: 20")), 0)
+
+
+def test_a_head_that_is_learned_anew_is_not_mistaken_for_what_it_was() -> None:
+    heads, raw, other = learned(request(b"hello")), request(b"hello"), request(b"hello", b"X-A: 1")
+    heads.learn(other, headers(other), "bob")
+    for _ in range(2):
+        assert (heads.find(raw), heads.find(other)) == (("alice", len(raw) - 5, 0), ("bob", len(other) - 5, 0))
+    heads.learn(other, headers(other), "carol")
+    assert heads.find(other) == ("carol", len(other) - 5, 0)

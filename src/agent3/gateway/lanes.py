@@ -6,8 +6,9 @@ A lane answers what is regular and passes on the rest. The connection (server/co
 from __future__ import annotations
 
 from collections.abc import Awaitable, Callable, Coroutine, MutableMapping
-from typing import Any, NamedTuple, Protocol
+from typing import Any, Protocol
 
+from msgspec import Struct
 from starlette.types import Scope
 
 __all__ = ["Guest", "HungUp", "Lane", "Reply"]
@@ -16,7 +17,7 @@ HungUp = Callable[[], Coroutine[Any, Any, Any]]
 """Returns when the client has hung up."""
 
 
-class Reply(NamedTuple):
+class Reply(Struct, frozen=True):
     """A JSON body that answers with status 200, and the legacy MCP session it belongs to."""
 
     body: bytes

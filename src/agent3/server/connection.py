@@ -15,6 +15,7 @@ from collections.abc import Callable, MutableMapping, Sequence
 from contextlib import suppress
 from typing import Any, Generic, TypeVar, cast
 
+from msgspec.structs import replace
 from starlette.types import Scope
 from uvicorn.protocols.http.httptools_impl import HttpToolsProtocol, RequestResponseCycle
 
@@ -65,6 +66,8 @@ class KnownHeads(Generic[T]):
     def __init__(self, limit: int = _MAX_KNOWN):
         self._limit = limit
         self._known: dict[bytes, T] = {}
+        self._last: tuple[bytes, bytes, T] | None = None
+        """The head that was found last, before and behind the length of its body."""
 
     def __len__(self) -> int:
         return len(self._known)
@@ -74,11 +77,27 @@ class KnownHeads(Generic[T]):
 
         None for an unknown head, and if more than one request has arrived.
         """
+        # Most often it is the head that was found last: then two comparisons do, and nothing is searched or hashed.
+        if self._last is not None:
+            before, after, known = self._last
+            start = len(before)
+            stop = data.find(b"\r\n", start)
+            length = data[start:stop]
+            if data.startswith(before) and data.startswith(after, stop) and length.isdigit():
+                if len(length) > _MAX_LENGTH_DIGITS:
+                    return None
+                body = stop + len(after)
+                missing = body + int(length) - len(data)
+                return (known, body, missing) if missing >= 0 else None
+        return self._search(data)
+
+    def _search(self, data: bytes) -> tuple[T, int, int] | None:
         end = data.find(_END_OF_HEAD)
         start, stop = _find_length(data, end)
         known = self._known.get(data[:start] + data[stop:end]) if start else None
         if known is None or not data[start:stop].isdigit():
             return None
+        self._last = data[:start], data[stop : end + 4], known
         missing = end + 4 + int(data[start:stop]) - len(data)
         return (known, end + 4, missing) if missing >= 0 else None
 
@@ -95,6 +114,7 @@ class KnownHeads(Generic[T]):
             and not names & _PARSED_EACH_TIME
             and (b"content-length", data[start:stop]) in headers
         ):
+            self._last = None
             self._known[data[:start] + data[stop:end]] = known
             if len(self._known) > self._limit:
                 del self._known[next(iter(self._known))]
@@ -120,7 +140,7 @@ def _find_accepted(head: bytes) -> bytes | None:
 
 async def _pack(reply: Reply, accepted: bytes | None) -> tuple[Reply, str | None]:
     encoding = choose_encoding(accepted)
-    return (reply, None) if encoding is None else (reply._replace(body=await pack(reply.body, encoding)), encoding)
+    return (reply, None) if encoding is None else (replace(reply, body=await pack(reply.body, encoding)), encoding)
 
 
 def make_connection_class(
@@ -407,8 +427,9 @@ class _Connection(HttpToolsProtocol):
             self.data_received(queued)
 
     def _end_direct(self) -> None:
-        self.tasks.discard(cast("asyncio.Task[None]", self._direct))
-        self._direct = None
+        if self._direct is not None:
+            self.tasks.discard(self._direct)
+            self._direct = None
 
     def _parse_incomplete(self) -> None:
         data, self._incomplete = self._incomplete, None
