@@ -156,6 +156,13 @@ def test_what_is_too_large_is_refused_before_it_is_decoded(body: bytes) -> None:
     assert caught.value.http_status == 413
 
 
+def test_a_number_that_is_too_long_is_found_wherever_it_stands() -> None:
+    for before in range(140):
+        with pytest.raises(TooLarge):
+            jsonrpc.decode(b'["' + b"x" * before + b'",' + b"1" * 65 + b"]")
+        assert jsonrpc.decode(b'["' + b"x" * before + b'",' + b"1" * 64 + b"]")
+
+
 def test_brackets_commas_and_digits_in_texts_do_not_count() -> None:
     for text in ("[" * 5_000, "," * 50_000, "9" * 500, '\\"[' * 1_000, "{" * 100 + '"' * 3):
         assert jsonrpc.decode(json.dumps({"a": text}).encode()) == {"a": text}
