@@ -28,7 +28,7 @@ its own and none left out; tests hold the two against each other.
 
 from __future__ import annotations
 
-from collections.abc import Awaitable, Callable, Generator, Sequence
+from collections.abc import Awaitable, Callable, Coroutine, Generator, Sequence
 from types import CoroutineType, coroutine
 from typing import Any, cast
 
@@ -276,11 +276,19 @@ class Folded:
                     call = got
             else:
                 entered = self._depth
-                if self._waits:
-                    result, began = await _drive(self._inner(call), self._waits, call)
-                    waited = waited or began
+                running = self._inner(call)
+                if type(running) is CoroutineType and self._waits:
+                    try:
+                        pending = running.send(None)
+                    except StopIteration as done:  # as most do that call a function
+                        result = done.value
+                    else:
+                        waited = True
+                        result = await self._wait_for(running, pending, call)
                 else:
-                    result = await self._inner(call)
+                    if self._waits:
+                        waited = self._start_timers(call, self._depth + 1)
+                    result = await running
         except BaseException as raised:  # noqa: BLE001 - the stages that were entered decide what becomes of it
             error, waited = raised, True
             if entered != self._depth:  # raised by the ``enter`` of a stage: those before it are entered
@@ -289,19 +297,22 @@ class Folded:
         if type(result) is Done and not waited and entered == self._depth:
             try:
                 for number, leave in self._leaves:
-                    below = number
                     while replaced and number <= replaced[-1][0]:
                         call = replaced.pop()[1]
-                    result = leave(call, result)
-                    if type(result) is not Done:
-                        break
+                    left = leave(call, result)
+                    if left is not result:
+                        result = left
+                        if type(left) is not Done:
+                            break
                 else:
-                    return cast("Outcome", result)
+                    answer: Outcome = result
+                    return answer
+                below = number
                 if type(result) not in OUTCOMES:
                     waited = self._start_timers(call, below)
                     result = await result
             except BaseException as raised:  # noqa: BLE001 - likewise
-                error, waited = raised, True
+                error, waited, below = raised, True, number
         for number, leave_or_none, fail, for_failures, for_waits in self._exits:
             if number > entered or number >= below or (for_waits and not waited):
                 continue
@@ -332,6 +343,18 @@ class Folded:
                 error = None  # the exception holds this frame, and this frame must not hold the exception
         return cast("Outcome", result)
 
+    @coroutine
+    def _wait_for(
+        self, running: Coroutine[Any, Any, Outcome], pending: Any, call: Call
+    ) -> Generator[Any, Any, Outcome]:
+        """Await what lies inside from where it first had to wait, and tell the stages of that."""
+        try:
+            self._start_timers(call, self._depth + 1)
+        except BaseException:
+            running.close()
+            raise
+        return (yield from finish(running, pending))
+
     def _start_timers(self, call: Call, before: int) -> bool:
         """Something has to be waited for: tell the stages that are entered at that moment."""
         for number, wait in self._waits:
@@ -347,30 +370,6 @@ class _Exit(tuple[int, Any, Any, bool, bool]):
         leave = stage.leave if _has(stage, "leave") else None
         fail = stage.fail if _has(stage, "fail") else None
         return super().__new__(cls, (number, leave, fail, stage.for_failures, stage.for_waits))
-
-
-@coroutine
-def _drive(
-    running: Awaitable[Outcome], waits: Sequence[tuple[int, Callable[[Call], None]]], call: Call
-) -> Generator[Any, Any, tuple[Outcome, bool]]:
-    """Await what lies inside, and tell the stages when it first has to wait; whether it had to."""
-    if type(running) is not CoroutineType:
-        for _, wait in waits:
-            wait(call)
-        outcome: Outcome = yield from running.__await__()
-        return outcome, True
-    try:
-        pending = running.send(None)
-    except StopIteration as done:
-        return done.value, False
-    try:
-        for _, wait in waits:
-            wait(call)
-    except BaseException:
-        running.close()
-        raise
-    outcome = yield from finish(running, pending)
-    return outcome, True
 
 
 def _has(stage: Stage, method: str) -> bool:

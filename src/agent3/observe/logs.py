@@ -19,6 +19,7 @@ from threading import Lock
 from typing import Any, Final, Literal, NamedTuple, TextIO
 
 import msgspec
+from msgspec import Struct
 
 from agent3.errors import SetupError
 from agent3.secret import Secret
@@ -63,7 +64,7 @@ class Ids(NamedTuple):
     trace: str | None = None
 
 
-class Bound(NamedTuple):
+class Bound(Struct, frozen=True):
     """Ids that are only worked out when a line is logged, which most calls never do."""
 
     read: Callable[[Any], Ids]

@@ -25,7 +25,7 @@ class Artifacts(Step):
         self._limit = parts.settings.calls.artifact_bytes
 
     def leave(self, call: Call, outcome: Outcome) -> Left:
-        if not isinstance(outcome, (Done, Failed)):
+        if type(outcome) is not Done and type(outcome) is not Failed:
             return outcome
         limit = self._limit
         for part in outcome.parts:

@@ -31,7 +31,7 @@ class Attempt(Step):
 
     def __init__(self, parts: Parts):
         self._seconds = parts.settings.calls.attempt_timeout
-        self._metrics = parts.metrics
+        self._attempts = parts.metrics.attempts
         self._timeouts = Timeouts()
 
     def enter(self, call: Call) -> Entered:
@@ -53,7 +53,7 @@ class Attempt(Step):
         if failpoints.armed is not None:
             return self._fail_after(call, outcome)
         if type(outcome) is Done:
-            self._metrics.attempts.inc((call.route.protocol if call.route else "", "answered"))
+            self._attempts.inc((call.route.protocol if call.route else "", "answered"))
             return outcome
         return self._judge(call, outcome)
 
@@ -97,7 +97,7 @@ class Attempt(Step):
             word = outcome.code
         else:
             word = "working" if isinstance(outcome, Working) else "answered"
-        self._metrics.attempts.inc((call.route.protocol if call.route else "", word))
+        self._attempts.inc((call.route.protocol if call.route else "", word))
         return outcome
 
     async def _fail_before(self, call: Call) -> Call | Outcome:

@@ -186,6 +186,8 @@ class _Record(Stage):
         self._env = step.env
         self._ledger = step.ledger
         self._metrics = step.metrics
+        self._calls = step.metrics.calls
+        self._call_seconds = step.metrics.call_seconds
         self._tracer = step.tracer
         agent = aim.agent.id if aim.agent is not None else None
         self._agent = agent
@@ -201,9 +203,9 @@ class _Record(Stage):
         )
         self._bodies = step.bodies if step.bodies.on else None
         self._door = aim.door
-        # The columns from ``principal`` to ``capability``, and from ``door`` to ``entry``.
+        # The columns from ``principal`` to ``capability``.
         self._whose = (aim.principal.id, aim.principal.tenant, _storable(agent or ""), _storable(aim.capability.name))
-        self._came_in = (aim.door, aim.entry)
+        self._entry = aim.entry
         routes = aim.capability.routes
         self._keys = {id(route): _storable(route.key) for route in routes}
         self._routes = routes  # held, so that no other route gets one of these ids
@@ -236,7 +238,7 @@ class _Record(Stage):
             into += _part_bytes(call.parts)
         out = 0 if isinstance(outcome, Working) else _part_bytes(outcome.parts)
         usage: Usage | None = None
-        if isinstance(outcome, (Done, Failed)):
+        if type(outcome) is Done or type(outcome) is Failed:
             usage = self._count_usage(live, outcome.usage, seconds, into + out)
             if usage is not outcome.usage:
                 given, outcome = outcome.usage, replace(outcome, usage=usage)
@@ -335,7 +337,7 @@ class _Record(Stage):
         return self._accounts if live.accounts is None else live.accounts
 
     def _row(self, call: Call, outcome: Outcome, status: str, seconds: float, usage: Usage, into: int, out: int) -> Row:
-        live, metrics = call.live, self._metrics
+        live = call.live
         route = live.route
         protocol = route.protocol if route is not None else ""
         code = message = key = None
@@ -346,28 +348,32 @@ class _Record(Stage):
             if isinstance(outcome, Failed):
                 code, message = live.denied or outcome.code, _storable(outcome.message[:500])
                 if status in ("denied", "refused"):
-                    metrics.refusals.inc((code,))
+                    self._metrics.refusals.inc((code,))
             label = self._label if call.agent == self._agent else ""
             labels, timed = (label, self._door, protocol, status, code or ""), (label, protocol)
-        if isinstance(outcome, Done) and outcome.meta and (notes := _notes(outcome.meta)):
+        if type(outcome) is Done and outcome.meta and (notes := _notes(outcome.meta)):
             message = _storable(notes[:500])
-        metrics.calls.inc(labels)
-        metrics.call_seconds.observe(timed, seconds)
+        self._calls.inc(labels)
+        self._call_seconds.observe(timed, seconds)
         if cost:
-            metrics.cost_usd.inc((call.agent,), cost)
+            self._metrics.cost_usd.inc((call.agent,), cost)
         if route is not None:
             key = self._keys.get(id(route)) or _storable(route.key)
-        whose = self._whose
+        principal, tenant, agent, capability = self._whose
         if call.agent != self._agent:  # refused before it had a target
-            whose = (*whose[:2], _storable(call.agent), _storable(call.capability))
+            agent, capability = _storable(call.agent), _storable(call.capability)
         return (
             call.id,
             call.job or call.id,
             call.turn,
             live.at,
-            *whose,
+            principal,
+            tenant,
+            agent,
+            capability,
             key,
-            *self._came_in,
+            self._door,
+            self._entry,
             _storable(call.context) if call.context is not None else None,
             call.id if call.traceparent is None else trace_id(call),
             status,

@@ -29,6 +29,9 @@ def clean_event(event: Event) -> Event:
     )
 
 
+_CLEAN = (clean_event,)
+
+
 class Sanitize(Step):
     """Cleans what comes back."""
 
@@ -47,7 +50,7 @@ class _Sanitize(Stage):
 
     def enter(self, call: Call) -> Entered:
         live = call.live
-        live.filters = (clean_event, *live.filters)
+        live.filters = (clean_event, *live.filters) if live.filters else _CLEAN
         return call
 
     def leave(self, call: Call, outcome: Outcome) -> Left:

@@ -17,6 +17,7 @@ import math
 import threading
 from collections.abc import AsyncGenerator, Callable, Coroutine, Generator, Iterator
 from contextlib import contextmanager
+from types import CoroutineType
 from typing import Any, TypeVar, overload
 
 import msgspec
@@ -434,7 +435,7 @@ class Function:
                 context = Context(call)
                 given = {**given, signature.context: context}
             value = self.fn(**given)
-            if inspect.isasyncgen(value):
+            if type(value) is not CoroutineType and inspect.isasyncgen(value):
                 return await _drain(value, context or Context(call))
             return _outcome_of(await value)
         except Agent3Error as error:

@@ -115,6 +115,15 @@ def arguments_of_answer(agent: str, needs: Needs) -> str:
     return encode({"agentId": agent, "metadata": {"job": needs.job, "answers": answers}}).decode()
 
 
+def _operation(capability: Capability) -> str:
+    """As what the performance monitor counts a call."""
+    is_simple = all(route.protocol == "local" for route in capability.routes)
+    return "invoke_tool_simple" if is_simple else "invoke_tool_complex"
+
+
+_UNKNOWN: tuple[Capability | None, str] = (None, "invoke_tool_simple")
+
+
 class AgentTools:
     """The tools of ``agent``, as the directory has it now. ``passthrough`` shows the rest of an MCP server; the ledger
     knows its calls by ``door``.
@@ -149,7 +158,9 @@ class AgentTools:
         """The agent as it is from now on; whether that is another list of tools."""
         before = self._all
         self.agent = agent
-        self._capabilities = {capability.name: capability for capability in agent.capabilities}
+        self._capabilities = {
+            capability.name: (capability, _operation(capability)) for capability in agent.capabilities
+        }
         current = {capability.name: _tool(capability) for capability in agent.capabilities}
         # Those that stayed as they were stay the same object, which the door has looked at already.
         self._all = {name: before[name] if before.get(name) == tool else tool for name, tool in current.items()}
@@ -175,7 +186,7 @@ class AgentTools:
         """One turn of a capability, through all steps."""
         started = self._env.monotonic()
         status = "error"
-        capability = self._capabilities.get(name)
+        capability, operation = self._capabilities.get(name, _UNKNOWN)
         principal, agent = caller.principal, self.agent
         who = GatewayCaller(principal, self._door, caller.listener, caller.traceparent)
         try:
@@ -197,12 +208,11 @@ class AgentTools:
             outcome = await self._gateway.start(who, call, (agent, capability))
             if type(outcome) is not Done or self._passes:
                 outcome = await self._finish(outcome, who, caller)
-            status = "error" if isinstance(outcome, Failed) else "success"
+            if type(outcome) is not Failed:
+                status = "success"
             return outcome
         finally:
             self._metrics.mcp_tool_invocations.inc((name if capability is not None else "unknown", status))
-            simple = capability is None or all(route.protocol == "local" for route in capability.routes)
-            operation = "invoke_tool_simple" if simple else "invoke_tool_complex"
             seconds = self._env.monotonic() - started
             MCPPerformanceMonitor.record(operation, seconds, self._metrics, warn_every=WARN_EVERY)
 

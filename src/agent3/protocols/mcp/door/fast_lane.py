@@ -130,8 +130,9 @@ class _Headers:
     def __init__(self, headers: Sequence[tuple[bytes, bytes]]):
         found = dict(headers)
         self.version = found.get(b"mcp-protocol-version", b"")
-        self.method = found.get(b"mcp-method", b"")
-        self.name = found.get(b"mcp-name", b"")
+        # Whatever bytes they are, they equal a text of the body only where these are its UTF-8.
+        self.method = found.get(b"mcp-method", b"").decode("utf-8", "surrogateescape")
+        self.name = found.get(b"mcp-name", b"").decode("utf-8", "surrogateescape")
         self.session = found.get(b"mcp-session-id", b"")
         self.host = found.get(b"host", b"")
         self.origin = b"origin" in found
@@ -378,9 +379,9 @@ class FastLane:
         method, params = request.method, request.params
         meta = params.meta
         if headers.version == MODERN:
-            if method not in ("tools/call", "tools/list", "server/discover") or headers.method != method.encode():
+            if method not in ("tools/call", "tools/list", "server/discover") or headers.method != method:
                 return False
-            if method == "tools/call" and (params.name is None or headers.name != params.name.encode()):
+            if method == "tools/call" and (params.name is None or headers.name != params.name):
                 return False
             return (
                 meta is not None
