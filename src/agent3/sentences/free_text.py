@@ -5,6 +5,9 @@ A path, an address, an id, a query in some language or a choice is never filled 
 
 from __future__ import annotations
 
+from functools import lru_cache
+from typing import NamedTuple
+
 from agent3.model import Capability
 from agent3.sentences.lexicon import fold, is_action, meanings
 from agent3.sentences.prohibitions import find_prohibition
@@ -39,29 +42,50 @@ def free_text(capability: Capability, message: str, *, agent: str = "") -> dict[
     form = form_of(capability, agent)
     if form.unreadable or not message.strip():
         return None
+    taker = _taker(form, capability.name, FREE_TEXT in capability.input_schema)
+    if taker is None:
+        return None
+    if len(message) > LONGEST:
+        return {taker.name: message}
+    if taker.says and (rest := _after_verb(form, message)) is not None:
+        return None if find_prohibition(message, reading=True) else {taker.name: rest}
+    if taker.needs_reading and _is_command(form, message):
+        return None
+    # A prohibition is not passed on, unless it is about something else and said to one who understands it.
+    forbidden = find_prohibition(message, reading=True) is not None
+    if forbidden and (not taker.understands or _speaks_of(form, message)):
+        return None
+    return {taker.name: message}
+
+
+class _Taker(NamedTuple):
+    """The parameter that takes a whole message."""
+
+    name: str
+    says: bool
+    """It is the only one, of a capability that says or repeats something."""
+    needs_reading: bool
+    """Only what is no command is taken as it is."""
+    understands: bool
+
+
+@lru_cache(maxsize=2_000)
+def _taker(form: Form, name: str, free: bool) -> _Taker | None:
+    """The parameter of a form, of the capability of this name, that takes a whole message; None where none does.
+
+    ``free`` says that its schema is marked as one for free text: then commands are taken as they are, too.
+    """
     texts = [slot for slot in form.slots if slot.kind == "text" and not slot.many and len(slot.path) == 1]
     spoken = _SAID if form.verbs & _MAKING else _SAID | _ALSO_SAID
     said = [slot for slot in texts if frozenset(slot.words) & spoken]
     sought = [slot for slot in texts if frozenset(slot.words) & _SOUGHT and len(form.slots) == 1]
-    says = bool(_SAYING.intersection(split_name(capability.name)))
-    several = len(form.slots) > 1 and FREE_TEXT not in capability.input_schema
-    for candidates, needs_reading in ((said, several), (sought, True)):
-        if len(candidates) != 1:
-            continue
-        slot = candidates[0]
-        if any(other.required for other in form.slots if other is not slot):
-            return None
-        if len(message) > LONGEST:
-            return {slot.name: message}
-        if says and len(form.slots) == 1 and (rest := _after_verb(form, message)) is not None:
-            return None if find_prohibition(message, reading=True) else {slot.name: rest}
-        if needs_reading and _is_command(form, message):
-            return None
-        # A prohibition is not passed on, unless it is about something else and said to one who understands it.
-        understands = slot in said or form.reading
-        if find_prohibition(message, reading=True) is not None and (not understands or _speaks_of(form, message)):
-            return None
-        return {slot.name: message}
+    says = bool(_SAYING.intersection(split_name(name))) and len(form.slots) == 1
+    for candidates, needs_reading in ((said, len(form.slots) > 1 and not free), (sought, True)):
+        if len(candidates) == 1:
+            slot = candidates[0]
+            if any(other.required for other in form.slots if other is not slot):
+                return None
+            return _Taker(slot.name, says, needs_reading, slot in said or form.reading)
     return None
 
 

@@ -153,7 +153,7 @@ for _line in _SYNONYMS.splitlines():
 
 def fold(text: str) -> str:
     """Without case and accents."""
-    return _ACCENT.sub("", unicodedata.normalize("NFKD", text)).casefold()
+    return text.lower() if text.isascii() else _ACCENT.sub("", unicodedata.normalize("NFKD", text)).casefold()
 
 
 def fold_letters(text: str) -> str:

@@ -92,9 +92,9 @@ class Slot:
         return str(self.definition.get("description") or self.definition.get("title") or "")
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(frozen=True, slots=True, eq=False)
 class Form:
-    """The slots of a capability, and the words that belong to the capability itself."""
+    """The slots of a capability, and the words that belong to the capability itself. One is like no other."""
 
     slots: tuple[Slot, ...]
     named: frozenset[str] = field(default=frozenset())
