@@ -21,7 +21,7 @@ from prometheus_client.metrics_core import Metric as Family
 from prometheus_client.registry import Collector
 from prometheus_client.utils import floatToGoString
 
-__all__ = ["CALL_BUCKETS", "METRICS", "OTHER", "Bounded", "Count", "Level", "Metrics", "Timing"]
+__all__ = ["CALL_BUCKETS", "METRICS", "OTHER", "Bounded", "Count", "Level", "Metrics", "Number", "Spread", "Timing"]
 
 OTHER: Final = "other"
 """The label value for everything beyond the cap."""
@@ -35,20 +35,35 @@ CALL_BUCKETS = (0.001, 0.0025, 0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1.0, 2.
 class Number:
     """One series of a count or level."""
 
-    __slots__ = ("value",)
+    __slots__ = ("_lock", "value")
 
-    def __init__(self) -> None:
+    def __init__(self, lock: Lock) -> None:
+        self._lock = lock
         self.value = 0.0
+
+    def inc(self) -> None:
+        """Count one more."""
+        with self._lock:  # += is not atomic
+            self.value += 1.0
 
 
 class Spread:
     """One series of a timing: how many values fell into each bucket, and their sum."""
 
-    __slots__ = ("buckets", "sum")
+    __slots__ = ("_bounds", "_lock", "buckets", "sum")
 
-    def __init__(self, bounds: int) -> None:
-        self.buckets = [0] * (bounds + 1)
+    def __init__(self, lock: Lock, bounds: tuple[float, ...]) -> None:
+        self._lock = lock
+        self._bounds = bounds
+        self.buckets = [0] * (len(bounds) + 1)
         self.sum = 0.0
+
+    def observe(self, value: float) -> None:
+        """Record that it took ``value`` seconds."""
+        place = bisect_left(self._bounds, value)
+        with self._lock:
+            self.buckets[place] += 1
+            self.sum += value
 
 
 Series = TypeVar("Series", Number, Spread)
@@ -85,6 +100,10 @@ class Bounded(Collector, Generic[Series]):
             self._children[()] = self._new()
         if registry is not None:
             registry.register(self)
+
+    def series(self, labels: Labels) -> Series:
+        """The series of these labels, for one who counts there with every call; not where series are removed."""
+        return self._children.get(labels) or self._admit(labels)
 
     def remove(self, labels: Labels) -> None:
         """Forget a series whose subject is gone, and make room for others; what was counted as other stays there."""
@@ -143,7 +162,7 @@ class _Scalar(Bounded[Number]):
     _family: ClassVar[type[CounterMetricFamily] | type[GaugeMetricFamily]]
 
     def _new(self) -> Number:
-        return Number()
+        return Number(self._lock)
 
     def _render(self, series: list[tuple[Labels, Number]]) -> Family:
         family = self._family(self.name, self.help_text, labels=self.labels)
@@ -206,14 +225,10 @@ class Timing(Bounded[Spread]):
 
     def observe(self, labels: Labels, value: float) -> None:
         """Record that it took ``value`` seconds."""
-        child = self._children.get(labels) or self._admit(labels)
-        place = bisect_left(self.bounds, value)
-        with self._lock:
-            child.buckets[place] += 1
-            child.sum += value
+        (self._children.get(labels) or self._admit(labels)).observe(value)
 
     def _new(self) -> Spread:
-        return Spread(len(self.bounds))
+        return Spread(self._lock, self.bounds)
 
     def _render(self, series: list[tuple[Labels, Spread]]) -> Family:
         family = HistogramMetricFamily(self.name, self.help_text, labels=self.labels)

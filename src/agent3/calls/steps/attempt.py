@@ -17,6 +17,7 @@ from agent3.calls.steps.deadline import Timeouts, timed_out
 from agent3.errors import Agent3Error, Unavailable
 from agent3.model import Call, Done, Failed, Outcome, Working
 from agent3.observe.logs import get as logger
+from agent3.observe.metrics import Number
 from agent3.security.sanitize import clean_outcome
 
 __all__ = ["Attempt"]
@@ -32,6 +33,8 @@ class Attempt(Step):
     def __init__(self, parts: Parts):
         self._seconds = parts.settings.calls.attempt_timeout
         self._attempts = parts.metrics.attempts
+        self._answered: dict[str, Number] = {}
+        """By protocol where an attempt that is Done is counted."""
         self._timeouts = Timeouts()
 
     def enter(self, call: Call) -> Entered:
@@ -53,7 +56,11 @@ class Attempt(Step):
         if failpoints.armed is not None:
             return self._fail_after(call, outcome)
         if type(outcome) is Done:
-            self._attempts.inc((call.route.protocol if call.route else "", "answered"))
+            protocol = "" if call.route is None else call.route.protocol
+            answered = self._answered.get(protocol)
+            if answered is None:
+                answered = self._answered[protocol] = self._attempts.series((protocol, "answered"))
+            answered.inc()
             return outcome
         return self._judge(call, outcome)
 

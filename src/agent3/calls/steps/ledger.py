@@ -22,10 +22,10 @@ from agent3.calls.prices import SetPrice
 from agent3.calls.step import Aim, Entered, Left, Parts, Stage, Step
 from agent3.env import Env
 from agent3.errors import Agent3Error, StorageError
-from agent3.model import Call, Done, Failed, Needs, Outcome, Part, Turn, Usage, Working
+from agent3.model import Call, Done, Failed, Needs, Outcome, Part, Route, Turn, Usage, Working
 from agent3.observe import logs
 from agent3.observe.logs import BOUND, Bound, Ids
-from agent3.observe.metrics import Metrics
+from agent3.observe.metrics import Metrics, Number, Spread
 from agent3.observe.traces import NoTracer, here, new, parse
 from agent3.storage import Database
 
@@ -35,10 +35,11 @@ log = logs.get("ledger")
 
 Row: TypeAlias = tuple[Any, ...]
 COLUMNS = (
-    *("id", "job", "turn", "at", "principal", "tenant", "agent", "capability", "route", "door", "entry", "context"),
-    *("trace", "status", "code", "message", "seconds", "attempts", "hops", "cached", "tokens", "cost"),
-    *("bytes_in", "bytes_out", "estimated", "user_agent", "served_by"),
+    *("id", "job", "turn", "at", "route", "context", "trace", "status", "code", "message", "seconds", "attempts"),
+    *("hops", "cached", "tokens", "cost", "bytes_in", "bytes_out", "estimated", "user_agent", "served_by"),
+    *("principal", "tenant", "door", "entry", "agent", "capability"),
 )
+"""Those last that are the same in every call of one aim."""
 _INSERT = f"INSERT INTO calls ({', '.join(COLUMNS)}) VALUES ({', '.join('?' * len(COLUMNS))})"
 _BACKLOG = 20_000
 """Rows that wait to be written before callers have to wait; twice as many before rows are lost."""
@@ -126,7 +127,9 @@ class Ledger:
 
     def _lose(self, row: Row, why: str) -> None:
         self._metrics.events_dropped.inc(("ledger row",))
-        log.error("ledger: the row of call %s (%s/%s, %s) is lost: %s", row[0], row[6], row[7], row[13], why)
+        lost = dict(zip(COLUMNS, row, strict=True))
+        call = f"{lost['id']} ({lost['agent']}/{lost['capability']}, {lost['status']})"
+        log.error("ledger: the row of call %s is lost: %s", call, why)
 
     async def _flush_until_empty(self) -> None:
         while self._rows:
@@ -201,20 +204,17 @@ class _Record(Stage):
         self._watched = frozenset(
             route.protocol for route in aim.capability.routes if step.standards.watches(route.protocol)
         )
+        self._settles = bool(self._watched or self._accounts)
         self._bodies = step.bodies if step.bodies.on else None
         self._door = aim.door
-        # The columns from ``principal`` to ``capability``.
-        self._whose = (aim.principal.id, aim.principal.tenant, _storable(agent or ""), _storable(aim.capability.name))
-        self._entry = aim.entry
-        routes = aim.capability.routes
-        self._keys = {id(route): _storable(route.key) for route in routes}
-        self._routes = routes  # held, so that no other route gets one of these ids
+        principal, capability = aim.principal, _storable(aim.capability.name)
+        # The columns from ``principal`` on.
+        self._whose = (principal.id, principal.tenant, aim.door, aim.entry, _storable(agent or ""), capability)
         # Names that do not exist are a stranger's choice, and no label.
         self._label = agent or ""
-        self._done = {
-            route.protocol: ((self._label, aim.door, route.protocol, "done", ""), (self._label, route.protocol))
-            for route in routes
-        }
+        self._routes = aim.capability.routes  # held, so that no other route gets one of these ids
+        self._known: dict[int, tuple[str, Number, Spread]] = {}
+        """By the id of a route how the ledger names it, and where a call by it that is Done is counted and timed."""
 
     def enter(self, call: Call) -> Entered:
         live = call.live
@@ -244,7 +244,7 @@ class _Record(Stage):
                 given, outcome = outcome.usage, replace(outcome, usage=usage)
                 if given is not None and given.cost > self._most_reported:
                     outcome = self._note_report(call, outcome, given.cost)
-            if self._watched or self._accounts or live.accounts:
+            if self._settles or live.accounts:
                 outcome = self._count_cost(live, outcome, usage)
         else:
             live.seconds = seconds
@@ -255,9 +255,8 @@ class _Record(Stage):
         live.answered = True
         if live.span is not None:
             self._end_span(live, status)
-        if status not in ("denied", "refused") and self._ledger.join(row, now):
-            return outcome
-        return self._write(row, outcome, status in ("denied", "refused"))
+        refusal = status in ("denied", "refused")
+        return outcome if not refusal and self._ledger.join(row, now) else self._write(row, outcome, refusal)
 
     def fail(self, call: Call, error: BaseException) -> Left | BaseException:
         live = call.live
@@ -339,42 +338,36 @@ class _Record(Stage):
     def _row(self, call: Call, outcome: Outcome, status: str, seconds: float, usage: Usage, into: int, out: int) -> Row:
         live = call.live
         route = live.route
-        protocol = route.protocol if route is not None else ""
-        code = message = key = None
-        cost = 0.0 if live.cached else usage.cost
-        if status == "done" and protocol in self._done:
-            labels, timed = self._done[protocol]
+        code = message = None
+        key: str | None
+        if status == "done" and route is not None:
+            key, count, timing = self._known.get(id(route)) or self._learn(route)
+            count.inc()
+            timing.observe(seconds)
         else:
+            protocol, key = ("", None) if route is None else (route.protocol, _storable(route.key))
             if isinstance(outcome, Failed):
                 code, message = live.denied or outcome.code, _storable(outcome.message[:500])
                 if status in ("denied", "refused"):
                     self._metrics.refusals.inc((code,))
             label = self._label if call.agent == self._agent else ""
-            labels, timed = (label, self._door, protocol, status, code or ""), (label, protocol)
+            self._calls.inc((label, self._door, protocol, status, code or ""))
+            self._call_seconds.observe((label, protocol), seconds)
         if type(outcome) is Done and outcome.meta and (notes := _notes(outcome.meta)):
             message = _storable(notes[:500])
-        self._calls.inc(labels)
-        self._call_seconds.observe(timed, seconds)
+        cost = 0.0 if live.cached else usage.cost
         if cost:
             self._metrics.cost_usd.inc((call.agent,), cost)
-        if route is not None:
-            key = self._keys.get(id(route)) or _storable(route.key)
-        principal, tenant, agent, capability = self._whose
+        whose = self._whose
         if call.agent != self._agent:  # refused before it had a target
-            agent, capability = _storable(call.agent), _storable(call.capability)
+            whose = (*whose[:-2], _storable(call.agent), _storable(call.capability))
         return (
             call.id,
             call.job or call.id,
             call.turn,
             live.at,
-            principal,
-            tenant,
-            agent,
-            capability,
             key,
-            self._door,
-            self._entry,
-            _storable(call.context) if call.context is not None else None,
+            None if call.context is None else _storable(call.context),
             call.id if call.traceparent is None else trace_id(call),
             status,
             code,
@@ -390,7 +383,16 @@ class _Record(Stage):
             int(usage.estimated),
             _user_agent(call.meta) if call.meta else None,
             live.served_by,
+            *whose,
         )
+
+    def _learn(self, route: Route) -> tuple[str, Number, Spread]:
+        """How the ledger names a route, and the series of calls by it."""
+        count = self._calls.series((self._label, self._door, route.protocol, "done", ""))
+        known = _storable(route.key), count, self._call_seconds.series((self._label, route.protocol))
+        if any(route is one for one in self._routes):
+            self._known[id(route)] = known
+        return known
 
     async def _write(self, row: Row, outcome: Outcome, refusal: bool) -> Outcome:
         try:
