@@ -99,16 +99,7 @@ class Chain:
             capability = replace(capability, routes=call.routes)
             return self._compile_or_record(Aim(agent, capability, principal, live.door, call.entry))[0](call)
         # All that an Aim has: a step may be left out for a caller of one kind, and not for another of the same id.
-        key = (
-            call.agent,
-            call.capability,
-            live.door,
-            call.entry,
-            principal.id,
-            principal.kind,
-            principal.scopes,
-            principal.tenant,
-        )
+        key = (call.agent, call.capability, live.door, call.entry, principal)
         known = self._compiled.get(key)
         # The agent and its capability are frozen: as long as they are the same objects, nothing about them changed.
         if known is None or known[0] is not agent or known[1] is not capability:
@@ -245,37 +236,39 @@ class Folded:
         self._inner = inner
         self._depth = len(stages)
         numbered = tuple(enumerate(stages, 1))
-        self._enters = tuple((number, stage.enter) for number, stage in numbered if _has(stage, "enter"))
+        self._enters = tuple(stage.enter for stage in stages if _has(stage, "enter"))
         self._exits = tuple(_Exit(number, stage) for number, stage in reversed(numbered))
         self._waits = tuple((number, stage.wait) for number, stage in numbered if _has(stage, "wait"))
         # The usual way out: Done without ever having waited.
         self._leaves = tuple(
-            (number, stage.leave)
-            for number, stage in reversed(numbered)
+            stage.leave
+            for stage in reversed(stages)
             if _has(stage, "leave") and not stage.for_failures and not stage.for_waits
         )
+        # Of which stage a method is, for the calls that do not go the usual way.
+        self._numbers = {method: number for number, stage in numbered for method in (stage.enter, stage.leave)}
 
     async def __call__(self, call: Call) -> Outcome:
-        entered = number = 0
-        waited = False
-        replaced: list[tuple[int, Call]] = []
+        inside = waited = False
+        replaced: list[tuple[int, Call]] | None = None
         """The calls that stages were given, where they gave on another one."""
         result: Any = None
         error: BaseException | None = None
+        enter: Any = None
         try:
-            for number, enter in self._enters:
+            for enter in self._enters:
                 got: Any = enter(call)
                 if got is not call:
                     if type(got) is not Call and type(got) not in OUTCOMES:
-                        waited = self._start_timers(call, number)
+                        waited = self._start_timers(call, self._numbers[enter])
                         got = await got
                     if type(got) is not Call:
-                        result, entered = got, number - 1
+                        result = got
                         break
-                    replaced.append((number, call))
+                    replaced = [*(replaced or ()), (self._numbers[enter], call)]
                     call = got
             else:
-                entered = self._depth
+                inside = True
                 running = self._inner(call)
                 if type(running) is CoroutineType and self._waits:
                     try:
@@ -291,13 +284,13 @@ class Folded:
                     result = await running
         except BaseException as raised:  # noqa: BLE001 - the stages that were entered decide what becomes of it
             error, waited = raised, True
-            if entered != self._depth:  # raised by the ``enter`` of a stage: those before it are entered
-                entered = number - 1
-        below = self._depth + 1
-        if type(result) is Done and not waited and entered == self._depth:
+        # A stage that ended the call, or whose ``enter`` raised, is not entered; those before it are.
+        below = self._depth + 1 if inside else self._numbers[enter]
+        if inside and not waited and type(result) is Done:
+            leave: Any = None
             try:
-                for number, leave in self._leaves:
-                    while replaced and number <= replaced[-1][0]:
+                for leave in self._leaves:
+                    while replaced and self._numbers[leave] <= replaced[-1][0]:
                         call = replaced.pop()[1]
                     left = leave(call, result)
                     if left is not result:
@@ -307,14 +300,14 @@ class Folded:
                 else:
                     answer: Outcome = result
                     return answer
-                below = number
+                below = self._numbers[leave]
                 if type(result) not in OUTCOMES:
                     waited = self._start_timers(call, below)
                     result = await result
             except BaseException as raised:  # noqa: BLE001 - likewise
-                error, waited, below = raised, True, number
+                error, waited, below = raised, True, self._numbers[leave]
         for number, leave_or_none, fail, for_failures, for_waits in self._exits:
-            if number > entered or number >= below or (for_waits and not waited):
+            if number >= below or (for_waits and not waited):
                 continue
             while replaced and number <= replaced[-1][0]:
                 call = replaced.pop()[1]

@@ -35,6 +35,8 @@ class Limit(Step):
         return aim.entry != "start" or aim.door == RECOVERY
 
     def bind(self, aim: Aim) -> Stage:
+        if self.idle(aim):
+            return Stage()
         agent = aim.agent.id if aim.agent is not None else ""
         return _Limit(self, aim.principal, agent, aim.capability)
 
@@ -75,13 +77,13 @@ class _Limit(Stage):
         self._accounts = step.budgets.match(principal.id, agent)
         self._price = step.prices.of(agent, capability).call if self._accounts else 0.0
         self._free = not self._rates and not self._accounts
+        # The local person has no rate of its own.
+        self._payer = principal.id if principal.kind != "local" else None
 
     def enter(self, call: Call) -> Entered:
-        if call.entry != "start" or call.live.door == RECOVERY:
-            return call
-        live, principal = call.live, call.principal
-        # A job has paid before it was written down. The local person has no rate of its own.
-        if not live.charged and (not self._free or (principal.kind != "local" and self._limiter.take(principal.id))):
+        live = call.live
+        # A job has paid before it was written down.
+        if not live.charged and (not self._free or (self._payer is not None and self._limiter.take(self._payer))):
             return self._admit(call, paid=False)
         if not self._ceiling.enter(call.agent):
             return self._admit(call, paid=True)
@@ -102,9 +104,8 @@ class _Limit(Stage):
 
     async def charge(self, call: Call) -> Failed | None:
         """Charge the caller; the refusal, if it is one. The budget comes last: a call that is refused costs nothing."""
-        principal = call.principal
-        if principal.kind != "local" and (wait := await self._limiter.charge(principal.id)):
-            return _too_often(f"Rate limit exceeded for client {principal.id}.", wait)
+        if self._payer is not None and (wait := await self._limiter.charge(self._payer)):
+            return _too_often(f"Rate limit exceeded for client {self._payer}.", wait)
         if (refusal := await charge_rates(self._rates, call.agent, call.capability)) is not None:
             return refusal
         if self._accounts and (self._price or not self._budgets.is_open(self._accounts)):

@@ -656,11 +656,12 @@ class LocalConnector:
         function = agent.functions.get(route.target or call.capability)
         if function is None:
             raise AgentNotFound(f"Agent {agent.id!r} no longer offers {call.capability!r} in this process.")
-        if call.entry == "cancel":
-            return _cancel()
-        if call.entry == "answer" and function.capability.interactive:
+        if call.entry != "start":
+            if call.entry == "cancel":
+                return _cancel()
             hints = function.capability.hints
-            if not (hints.replay or hints.idempotent or hints.read_only):
+            replayable = hints.replay or hints.idempotent or hints.read_only
+            if call.entry == "answer" and function.capability.interactive and not replayable:
                 raise Interrupted(
                     f"{agent.id}/{call.capability} was interrupted while it waited for an answer, and its author does "
                     "not allow it to be replayed. Call it again."

@@ -121,6 +121,8 @@ def _operation(capability: Capability) -> str:
     return "invoke_tool_simple" if is_simple else "invoke_tool_complex"
 
 
+_KNOWN = 10_000
+"""Callers and tools of which it is remembered whether they may."""
 _UNKNOWN: tuple[Capability | None, str] = (None, "invoke_tool_simple")
 
 
@@ -139,6 +141,8 @@ class AgentTools:
         self._tasks = JobTasks(gateway, door, agent.id)
         self._generation = 0
         self._all: dict[str, Tool] = {}
+        self._allowed: dict[tuple[str, Principal], bool] = {}
+        """Which capabilities of the agent, as it is now, a caller may call."""
         self.renew(agent)
         self._passthrough = passthrough
         offered = offers(agent) if passthrough is not None else frozenset()
@@ -165,6 +169,7 @@ class AgentTools:
         # Those that stayed as they were stay the same object, which the door has looked at already.
         self._all = {name: before[name] if before.get(name) == tool else tool for name, tool in current.items()}
         self._passes = agent.card.get("protocol") == "mcp"
+        self._allowed.clear()
         self._generation += 1
         return before != self._all
 
@@ -190,7 +195,9 @@ class AgentTools:
         principal, agent = caller.principal, self.agent
         who = GatewayCaller(principal, self._door, caller.listener, caller.traceparent)
         try:
-            if capability is None or not self._gateway.may_call(principal, agent, capability):
+            if capability is None or not (
+                self._allowed.get((name, principal)) or self._may_call(principal, capability)
+            ):
                 refusal = unknown(agent.id, name[:200])
                 await self._gateway.refuse(who, agent.id, name, refusal)
                 raise refusal
@@ -215,6 +222,14 @@ class AgentTools:
             self._metrics.mcp_tool_invocations.inc((name if capability is not None else "unknown", status))
             seconds = self._env.monotonic() - started
             MCPPerformanceMonitor.record(operation, seconds, self._metrics, warn_every=WARN_EVERY)
+
+    def _may_call(self, principal: Principal, capability: Capability) -> bool:
+        """Ask the rules, which do not change while a gateway runs, and remember what they say."""
+        if len(self._allowed) >= _KNOWN:
+            self._allowed.clear()
+        allowed = self._gateway.may_call(principal, self.agent, capability)
+        self._allowed[capability.name, principal] = allowed
+        return allowed
 
     async def answer(self, state: str, answers: dict[str, Answer], caller: Caller) -> Outcome:
         who = GatewayCaller(caller.principal, self._door, caller.listener, caller.traceparent)
