@@ -137,6 +137,20 @@ def test_a_known_name_keeps_its_own_series_after_the_flood() -> None:
     assert value("mcp_tool_invocations_total", {"tool_name": "search", "status": "error"}) == 1
 
 
+def test_a_series_that_is_held_counts_on_the_same_page() -> None:
+    metrics = Metrics(cap=1)
+    metrics.attempts.inc(("mcp", "answered"))
+    metrics.attempts.series(("mcp", "answered")).inc()
+    metrics.attempts.series(("a2a", "answered")).inc()
+    metrics.call_seconds.series(("echo", "mcp")).observe(0.003)
+    metrics.call_seconds.observe(("echo", "mcp"), 2.0)
+    value = metrics.registry.get_sample_value
+    assert value("agent3_attempts_total", {"protocol": "mcp", "status": "answered"}) == 2
+    assert value("agent3_attempts_total", {"protocol": OTHER, "status": "answered"}) == 1
+    assert value("agent3_call_seconds_sum", {"agent": "echo", "protocol": "mcp"}) == pytest.approx(2.003)
+    assert value("agent3_call_seconds_bucket", {"agent": "echo", "protocol": "mcp", "le": "0.005"}) == 1
+
+
 def test_combinations_are_bounded_too() -> None:
     registry = CollectorRegistry()
     count = Count("pairs", "", ("a", "b"), registry=registry, cap=100, series=50)
