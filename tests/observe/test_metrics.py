@@ -43,6 +43,7 @@ OURS = {
     "agent3_webhooks_waiting": ("gauge", ()),
     "agent3_parked": ("gauge", ()),
     "agent3_cost_usd_total": ("counter", ("agent",)),
+    "agent3_reported_costs_capped_total": ("counter", ("agent",)),
     "agent3_budgets_exceeded_total": ("counter", ("action", "whose")),
     "agent3_cost_standards_missed_total": ("counter", ("standard",)),
     "agent3_web_sessions": ("gauge", ("state",)),
