@@ -15,7 +15,7 @@ from tests.matrix.targets import BROKEN, KINDS, OUTCOMES, PIECES, QUESTION, Targ
 from tests.support import registration
 from tests.support.gateway import hosted
 
-MESSAGES = {"website": "say apples", "openapi": "say apples"}
+MESSAGES = {"website": "say apples", "openapi": 'say "apples"'}
 QUESTIONS = {"website": "text", "openapi": "text"}
 """What asks for what is missing: these two cannot ask by themselves, so the gateway does."""
 
