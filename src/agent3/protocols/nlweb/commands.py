@@ -136,6 +136,8 @@ async def _understand_alone(
 def _read(action: Capability, text: str, agent: Agent, now: datetime) -> Reading:
     """As every call is read: the whole text where an action takes it so, else word by word."""
     whole = free_text(action, text, agent=agent.name)
+    if isinstance(whole, Forbidden):
+        return whole
     return Understood(dict(whole)) if whole else read(action, text, now, agent=agent.name)
 
 
