@@ -136,8 +136,8 @@ _REASONS_EN: dict[Why, str] = {
     "withdrawn": "Nothing was done: the message takes the request back.",
     "hypothetical": "Nothing was done: the message asks what would happen.",
     "report": "Nothing was done: the message tells or asks about something, and does not ask for it to be done.",
-    "question": "Nothing was done: the message is a question. Ask for it with “please”, “can you” or as a command.",
-    "excludes": "Nothing was done: the message makes an exception. Name what is meant instead.",
+    "question": "Nothing was done: the message is a question, not a request.",
+    "excludes": "Nothing was done: the message makes an exception, which cannot be followed here.",
 }
 _REASONS_ES: dict[Why, str] = {
     "forbids": "No se ha hecho nada: el mensaje dice que no se haga.",
@@ -145,8 +145,8 @@ _REASONS_ES: dict[Why, str] = {
     "withdrawn": "No se ha hecho nada: el mensaje retira la petición.",
     "hypothetical": "No se ha hecho nada: el mensaje pregunta qué pasaría.",
     "report": "No se ha hecho nada: el mensaje cuenta o pregunta algo, y no pide que se haga.",
-    "question": "No se ha hecho nada: el mensaje es una pregunta. Pídelo con «por favor», «puedes» o como una orden.",
-    "excludes": "No se ha hecho nada: el mensaje hace una excepción. Nombra lo que sí quieres.",
+    "question": "No se ha hecho nada: el mensaje es una pregunta, no una petición.",
+    "excludes": "No se ha hecho nada: el mensaje hace una excepción, que aquí no se puede seguir.",
 }
 
 

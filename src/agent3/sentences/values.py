@@ -79,6 +79,10 @@ _SOME = frozenset("them ones ellos ellas".split())
 _BEYOND = 0.3
 """Against a number out of the bounds of its slot: it is asked about where no other slot takes it."""
 _SQL = frozenset("select insert update delete create alter drop with show explain pragma describe".split())
+_OPERATORS: dict[tuple[str, ...], str] = {
+    ("plus",): "+", ("mas",): "+", ("minus",): "-", ("menos",): "-", ("times",): "*", ("multiplied", "by"): "*",
+    ("por",): "*", ("divided", "by"): "/", ("entre",): "/", ("dividido", "entre"): "/", ("dividido", "por"): "/",
+}  # fmt: skip
 _ARITHMETIC = re.compile(r"[\d+*/().,%^-]+")
 
 
@@ -394,12 +398,7 @@ def _code(scene: Scene, begin: int, slot: Slot, cue: Cue) -> Iterator[Value]:
     tokens, token = scene.tokens, scene.tokens[begin]
     said = frozenset(slot.words)
     if said & {"expression", "formula", "calculation", "equation"}:
-        end = begin
-        while end < min(len(tokens), begin + 60) and _ARITHMETIC.fullmatch(tokens[end].value):
-            end += 1
-        while end > begin and tokens[end - 1].plain in (",", ".", "?", "!"):
-            end -= 1
-        text = scene.sentence.slice(begin, end) if end > begin else ""
+        end, text = _arithmetic(scene, begin)
         if any(letter.isdigit() for letter in text) and text.count("(") == text.count(")"):
             yield Value(end, text)
     if token.shape == "quote":
@@ -415,6 +414,30 @@ def _code(scene: Scene, begin: int, slot: Slot, cue: Cue) -> Iterator[Value]:
         while end > begin and tokens[end - 1].plain in (",", "?", ".", "!"):
             end -= 1
         yield Value(end, scene.sentence.slice(begin, end))
+
+
+def _arithmetic(scene: Scene, begin: int) -> tuple[int, str]:
+    """Where an expression that begins here ends, and how it is written: "2 plus 2" is 2 + 2."""
+    tokens, end = scene.tokens, begin
+    written: list[str] = []
+    worded = False
+    while end < min(len(tokens), begin + 60):
+        if _ARITHMETIC.fullmatch(tokens[end].value):
+            written.append(tokens[end].value)
+            end += 1
+            continue
+        row = next((row for row in _OPERATORS if row_at(tokens, end, row)), None)
+        after = end + len(row or ())
+        if row is None or not written or after >= len(tokens) or not _ARITHMETIC.fullmatch(tokens[after].value):
+            break
+        written.append(_OPERATORS[row])
+        end, worded = after, True
+    while end > begin and tokens[end - 1].plain in (",", ".", "?", "!"):
+        end -= 1
+        written.pop()
+    if worded:
+        return end, " ".join(written)
+    return end, scene.sentence.slice(begin, end) if end > begin else ""
 
 
 def _write(atom: Atom) -> Any:
