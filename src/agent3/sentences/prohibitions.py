@@ -136,7 +136,8 @@ _TAG = re.compile(
 """What makes a request of a question at its end."""
 _MARKED = re.compile(r"\?\W*$|^\W*\u00bf")
 _QUESTION = re.compile(
-    r"^\W*(?:is|are|am|isn't|aren't|do (?:i|you|we|they)|(?:does|did|can|could|may|might|must|will|would) (?:i|you|we"
+    _POLITE
+    + r"(?:is|are|am|isn't|aren't|do (?:i|you|we|they)|(?:does|did|can|could|may|might|must|will|would) (?:i|you|we"
     r"|he|she|it|they|there|this|that|the|my)|how (?:much|many|long|far|often|big|old)|what(?:'s| is| are| does| do)"
     r"|which|cuant[oa]s?|cual(?:es)?|puedo|podemos|podria)\b"
 )

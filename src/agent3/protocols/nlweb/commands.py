@@ -98,8 +98,10 @@ async def understand(
     now = now or datetime.now()  # noqa: DTZ005 - the user's own day
 
     async def understand_after(text: str, previous: Sequence[str]) -> Meaning:
-        alone = await _understand_alone(text, agent, offered, choose, now)
         goes_on = is_follow_up(text)
+        if goes_on and previous:
+            text = text.strip(" ¿?")  # "and for two people?" changes what was asked for
+        alone = await _understand_alone(text, agent, offered, choose, now)
         if not previous or isinstance(alone.reading, Forbidden):
             return alone
         if isinstance(alone.reading, Understood) and not goes_on:
