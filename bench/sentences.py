@@ -15,7 +15,7 @@ from pathlib import Path
 from typing import Any
 
 from agent3.model import Capability, Hints
-from agent3.sentences import Ask, Forbidden, Understood, free_text, read
+from agent3.sentences import Ask, Forbidden, Reading, Understood, free_text, read
 from bench.harness import Options, Result, Row, bench, say
 
 __all__ = ["judge", "measure"]
@@ -35,7 +35,10 @@ def measure(options: Options) -> Result:
         now = datetime.fromisoformat(f"{case.get('today', '2026-11-16')}T10:00:00")
         started = time.perf_counter()
         whole = free_text(capability, case["sentence"], agent=agent)
-        reading = Understood(whole) if whole else read(capability, case["sentence"], now, agent=agent)
+        if isinstance(whole, Forbidden):
+            reading: Reading = whole
+        else:
+            reading = Understood(whole) if whole else read(capability, case["sentence"], now, agent=agent)
         seconds = time.perf_counter() - started
         verdict = judge(case["expect"], reading)
         for language in (case["lang"], "all"):

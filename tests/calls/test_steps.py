@@ -379,6 +379,78 @@ def test_a_message_that_says_it_is_json_is_read_as_such() -> None:
     assert len(target.calls) == 1
 
 
+REMIND: dict[str, Any] = {
+    "type": "object",
+    "properties": {
+        "title": TEXT,
+        "date": {"type": "string", "format": "date"},
+        "days": {"type": "integer", "maximum": 7},
+    },
+    "required": ["title", "date"],
+}
+ONE_ID: dict[str, Any] = {"type": "object", "properties": {"id": {"type": "integer"}}, "required": ["id"]}
+
+
+def converse(schema: Any, name: str, message: str, *answers: Any) -> tuple[Outcome, list[Any]]:
+    """What comes of a message and of each answer to the first question, and the inputs that were passed on."""
+    target, step = Script(), alone(Resolve)
+    capability = Capability(name=name, description=f"{name.replace('_', ' ').capitalize()}.", input_schema=schema)
+    live = Turn(Agent(id="target", name="Target", capabilities=(capability,)), capability)
+    first = replace(a_call(input=None, parts=(Part(text=message),)), live=live)
+    outcome = through(step, target, first)
+    for answer in answers:
+        assert isinstance(outcome, Needs), outcome
+        given = {outcome.questions[0].id: Answer("accept", answer)}
+        turn = replace(first, entry="answer", questions=outcome.questions, answers=given, state=outcome.state)
+        outcome = through(step, target, turn)
+    return outcome, [call.input for call in target.calls]
+
+
+@pytest.mark.parametrize(
+    "no", ["never mind", "Forget it.", "cancel", "Olvídalo", "déjalo", "don't create the reminder"]
+)
+def test_an_answer_that_drops_the_request_is_no_value(no: str) -> None:
+    for said in (
+        "create a reminder",
+        "create a reminder titled Rent",
+        "create a reminder xyzzy on 2027-01-05 and plugh",
+    ):
+        outcome, passed = converse(REMIND, "create_reminder", said, no)
+        failed(outcome, "declined")
+        assert not passed
+    outcome, passed = converse(REMIND, "create_reminder", "create a reminder on 2027-01-05", f'"{no}"')
+    assert passed == [{"title": no, "date": "2027-01-05"}], "unless it is quoted"
+
+
+@pytest.mark.parametrize(
+    ("schema", "name", "said", "expected"),
+    [
+        (REMIND, "create_reminder", ["create a reminder titled Rent", "soon", "2027-01-05"],
+         {"title": "Rent", "date": "2027-01-05"}),
+        (REMIND, "create_reminder", ["create a reminder", '{"title": "Rent", "date": "2027-01-05"}'],
+         {"title": "Rent", "date": "2027-01-05"}),
+        (REMIND, "create_reminder", ["create a reminder", {"title": "Rent", "days": 3}, "2027-01-05"],
+         {"title": "Rent", "days": 3, "date": "2027-01-05"}),
+        (ONE_ID, "delete_reminder", ["delete reminders 4 and 5", '{"id": 4}'], {"id": 4}),
+        (ONE_ID, "delete_reminder", ["delete reminders 4 and 5", {"id": 4}], {"id": 4}),
+        (ONE_ID, "delete_reminder", ["delete reminders 4 and 5", "4", "vale, pero mañana", "vale"], {"id": 4}),
+    ],
+)  # fmt: skip
+def test_answers_in_words_or_as_input_complete_the_call(schema: Any, name: str, said: list[Any], expected: Any) -> None:
+    outcome, passed = converse(schema, name, *said)
+    assert passed == [expected], outcome
+
+
+def test_the_reproach_of_a_bad_answer_is_in_its_language_and_said_once() -> None:
+    asked, _ = converse(ONE_ID, "delete_reminder", "borra los recordatorios 4 y 5", "el 4", "quizá", "tal vez")
+    assert isinstance(asked, Needs)
+    assert asked.questions[0].text.count("no vale") == 1
+    assert "sí o no" in asked.questions[0].text
+    refused, passed = converse(ONE_ID, "delete_reminder", "borra los recordatorios 4 y 5", "el 4", "quizá", "nope")
+    assert "no vale" not in failed(refused, "declined").message
+    assert not passed
+
+
 # validate
 
 

@@ -10,6 +10,7 @@ import pytest
 
 from agent3.model import Capability, Hints
 from agent3.sentences import FREE_TEXT, Ask, Forbidden, Reading, Understood, find_prohibition, free_text, read
+from agent3.sentences.questions import ask_for
 
 NOW = datetime(2026, 11, 16, 10, 0)  # a Monday
 TEXT, WHOLE = {"type": "string"}, {"type": "integer"}
@@ -256,7 +257,7 @@ def test_a_whole_message_is_free_text_where_that_is_taken() -> None:
     echo = capability("echo", "message", reads=True, message=TEXT)
     assert free_text(echo, "echo hello world") == {"message": "hello world"}
     order = capability("order", "message", told="Order a pizza", message=TEXT)
-    assert free_text(order, "do not order anything") is None, "what just this forbids is not passed on"
+    assert isinstance(free_text(order, "do not order anything"), Forbidden), "what just this forbids is not passed on"
 
 
 @pytest.mark.parametrize(
@@ -456,3 +457,121 @@ def test_the_work_for_a_schema_is_bounded() -> None:
 def test_a_schema_that_names_a_parameter_for_free_text_gets_any_message_whole(sentence: str) -> None:
     schema = {"type": "object", FREE_TEXT: "message", "properties": {"message": TEXT, "data": {}}}
     assert free_text(Capability(name="travel", input_schema=schema), sentence) == {"message": sentence}
+
+
+REMINDER = capability("delete_reminder", "id", told="Delete a reminder", id=WHOLE)
+NOTE = capability(
+    "create_reminder",
+    "title",
+    "date",
+    told="Create a reminder",
+    title=TEXT,
+    date={**TEXT, "format": "date"},
+    person=TEXT,
+)
+PART = capability("take_down", "part", told="Kill a part of the demo", part={"enum": ["flights", "hotels"]})
+
+
+@pytest.mark.parametrize(
+    ("what", "sentence", "why"),
+    [
+        (PART, "take down everything but flights", "excludes"),
+        (REMINDER, "delete all except 4", "excludes"),
+        (REMINDER, "borra todo menos el 4", "excludes"),
+        (REMINDER, "borra los recordatorios salvo el 4", "excludes"),
+        (REMINDER, "is reminder 4 deleted?", "question"),
+        (REMINDER, "do you delete reminder 4", "question"),
+        (REMINDER, "delete reminder 4?", "question"),
+        (REMINDER, "¿borro el recordatorio 4?", "question"),
+        (PART, "are the hotels down?", "question"),
+        (PART, "is flights down", "question"),
+        (REMINDER, "el recordatorio 4 está borrado?", "report"),
+        (REMINDER, "reminder 4 is deleted, ok?", "report"),
+        (REMINDER, "should I delete reminder 4", "hypothetical"),
+    ],
+)
+def test_an_exception_or_a_question_is_no_request(what: Capability, sentence: str, why: str) -> None:
+    found = said(what, sentence)
+    assert isinstance(found, Forbidden), found
+    assert found.why == why
+
+
+@pytest.mark.parametrize(
+    "sentence",
+    [
+        "can you delete reminder 4?", "delete reminder 4, please?", "would you delete reminder four?",
+        "¿puedes borrar el recordatorio 4?", "¿me borras el recordatorio 4?",
+        "al menos borra el recordatorio 4, ¿vale?",
+    ],
+)  # fmt: skip
+def test_a_request_may_be_put_as_a_question(sentence: str) -> None:
+    found = said(REMINDER, sentence)
+    assert not isinstance(found, Forbidden), found
+    assert found.input == {"id": 4}
+
+
+@pytest.mark.parametrize(
+    ("what", "sentence", "missing"),
+    [
+        (REMINDER, "delete 4 reminders", ("id",)),  # how many is not which
+        (REMINDER, "delete four of the reminders", ("id",)),
+        (REMINDER, "delete the last 4", ("id",)),
+        (REMINDER, "borra los 4 recordatorios", ("id",)),
+        (REMINDER, "delete but 4", ()),
+        (NOTE, "create a reminder titled Pay rent on 2027-01-05 and 2027-02-05", ("date", "title")),
+        (NOTE, "create a reminder titled Buy milk for Ann on 2027-01-05", ("title",)),
+        (NOTE, "crea un recordatorio titulado Cena para Ana mañana", ("title",)),
+    ],
+)
+def test_what_may_be_two_things_is_asked(what: Capability, sentence: str, missing: tuple[str, ...]) -> None:
+    found = said(what, sentence)
+    assert isinstance(found, Ask), found
+    assert found.missing == missing
+
+
+def test_a_number_out_of_bounds_is_asked_for_with_its_bounds_and_the_rest_is_kept() -> None:
+    days = {**WHOLE, "minimum": 1, "maximum": 7}
+    forecast = capability("forecast", "city", told="Weather forecast", reads=True, city=TEXT, days=days)
+    found = said(forecast, "forecast for Rome for 12 days")
+    assert isinstance(found, Ask)
+    assert (found.missing, found.input) == (("days",), {"city": "Rome"})
+    assert "1 to 7" in ask_for(forecast, found)[0].text
+
+
+ORDER = capability("order", "message", told="Order a pizza in plain words.", message=TEXT)
+AGENT = Capability(name="order", input_schema={FREE_TEXT: "message", "properties": {"message": TEXT, "data": {}}})
+CHAT = capability("chat", "message", told="Talk to a model", message=TEXT)
+
+
+@pytest.mark.parametrize(
+    ("what", "message", "why"),
+    [
+        (ORDER, "I don't want a large pizza", "forbids"),
+        (ORDER, "nunca pidas una pizza", "forbids"),
+        (ORDER, "a large pizza? never", "forbids"),
+        (ORDER, "bring a large pizza, but do not order it here", "forbids"),
+        (ORDER, "cancel my large pizza", "withdrawn"),
+        (ORDER, "anything but a large pizza", "excludes"),
+        (ORDER, "how much is a large pizza?", "question"),
+        (ORDER, "a large pizza if it is warm", "conditional"),
+        (ORDER, "a small pizza, but do not cut it", None),
+        (ORDER, "a small pizza, no onions", None),
+        (ORDER, "can I have a small pizza?", None),
+        (CHAT, "don't write a poem", "forbids"),
+        (CHAT, "never mind", "withdrawn"),
+        (CHAT, "don't tell me the end, only the beginning", None),
+        (CHAT, "write a poem, do not rhyme", None),
+        (CHAT, "what should I do?", None),
+        (CHAT, "cancel my subscription", None),
+        (AGENT, "do not order a pizza", "forbids"),
+        (AGENT, "do not order a pizza, only tell me what it costs", None),
+        (AGENT, "what happens if I order a pizza?", None),
+        (Capability(name="order_pizza"), "do not order a pizza", "forbids"),
+        (Capability(name="order_pizza"), "how much is it?", None),
+    ],
+)
+def test_a_message_that_forbids_as_a_whole_is_passed_to_nobody(what: Capability, message: str, why: str | None) -> None:
+    found = free_text(what, message)
+    assert (found.why if isinstance(found, Forbidden) else None) == why
+    if why is None:
+        assert found == ({"message": message} if what.input_schema else {})

@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 
 from agent3 import testing
-from agent3.model import Done, Failed, value_of
+from agent3.model import Done, Failed, Needs, value_of
 from agent3.server.demo import agents
 
 ECHO, PIZZA, CALCULATOR, STORY, IMAGES = agents()
@@ -69,6 +69,30 @@ def test_what_was_said_is_not_asked() -> None:
     assert value_of(outcome.parts)["topping"] == "pepperoni"
 
 
+@pytest.mark.parametrize(
+    ("message", "asked"),
+    [
+        ("a large pizza without pepperoni", "topping"),
+        ("a large pizza, no pepperoni", "topping"),
+        ("a small or large pepperoni pizza", "size"),
+        ("una pizza grande", "topping"),
+    ],
+)
+def test_what_is_left_out_or_named_twice_is_asked(message: str, asked: str) -> None:
+    outcome = run(PIZZA, "order", message=message)
+    assert isinstance(outcome, Needs)
+    assert asked in outcome.questions[0].text
+
+
+def test_no_pizza_is_made_of_a_message_that_forbids_asks_or_wants_several() -> None:
+    codes = {"I don't want a large pepperoni pizza": "declined", "how much is a large pepperoni pizza?": "declined",
+             "two large pepperoni pizzas": "invalid_input"}  # fmt: skip
+    for message, code in codes.items():
+        outcome = run(PIZZA, "order", message=message)
+        assert isinstance(outcome, Failed)
+        assert outcome.code == code
+
+
 def test_the_guessing_game_ends() -> None:
     answers = {"q1": 1, "q2": 2, "q3": 3}
     for how in (testing.call, testing.restarting):
@@ -80,3 +104,5 @@ def test_the_guessing_game_ends() -> None:
 def test_the_echo_and_the_story_tell() -> None:
     assert value_of(run(ECHO, "say", message="hä?").parts) == "hä?"
     assert "a cat" in value_of(run(STORY, "tell", message="a cat").parts)
+    assert "there was a robot," in value_of(run(STORY, "tell", message="tell me a story about a robot").parts)
+    assert value_of(run(CALCULATOR, "calculate", message="what is 2 plus 3 times 4?").parts) == 14

@@ -110,6 +110,8 @@ def _question_text(question: Mapping[str, Any]) -> str:
     from agent3.schema.coercion import choices  # loads the validator, which other calls do without
 
     offered = [str(choice) for choice in choices(question.get("schema"))]
+    if offered == ["yes", "no"] and "¿" in question["text"]:
+        offered = ["sí", "no"]
     hint = f" ({' / '.join(offered)})" if any(choice not in question["text"] for choice in offered) else ""
     return f"{question['text']}{hint}"
 

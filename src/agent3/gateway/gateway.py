@@ -539,11 +539,13 @@ class Gateway:
     async def reply(self, caller: Caller, job: str, said: str | Mapping[str, Any], agent: str | None = None) -> Outcome:
         """Likewise for a caller that says it in plain words: a text answers the first open question, a mapping by id.
 
+        A mapping that names none of the questions answers the first as a whole, such as the input that it asks for.
+
         With ``agent``, only a job of that agent is answered.
         """
         waiting = await self.job(caller, job, agent)
         given: Mapping[str, Any]
-        if isinstance(said, str):
+        if isinstance(said, str) or not any(question.id in said for question in waiting.questions):
             given = {waiting.questions[0].id: said} if waiting.questions else {}
         else:
             given = said

@@ -16,8 +16,9 @@ __all__ = ["choices", "from_words"]
 
 _POLITE: Final = re.compile(r",?\s*\b(?:please|thanks|thank you|por favor|gracias)\b", re.IGNORECASE)
 _BOOLEANS: Final = {
-    **dict.fromkeys(("yes", "y", "true", "ok", "sí", "si"), True),
-    **dict.fromkeys(("no", "n", "false"), False),
+    **dict.fromkeys(("yes", "y", "true", "ok", "okay", "yep", "yeah", "sure", "go ahead", "do it"), True),
+    **dict.fromkeys(("sí", "si", "vale", "claro", "de acuerdo", "adelante", "hazlo"), True),
+    **dict.fromkeys(("no", "n", "false", "nope", "nah", "don't", "do not", "no lo hagas", "mejor no"), False),
 }
 
 

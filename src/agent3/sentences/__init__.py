@@ -5,8 +5,19 @@ One reader for every kind of target. It reads words and schemas, and knows no pr
 
 from __future__ import annotations
 
-from agent3.sentences.free_text import FREE_TEXT, free_text
+from agent3.sentences.free_text import FREE_TEXT, drops_request, find_refusal, free_text
 from agent3.sentences.prohibitions import find_prohibition
 from agent3.sentences.reader import Ask, Forbidden, Reading, Understood, read
 
-__all__ = ["FREE_TEXT", "Ask", "Forbidden", "Reading", "Understood", "find_prohibition", "free_text", "read"]
+__all__ = [
+    "FREE_TEXT",
+    "Ask",
+    "Forbidden",
+    "Reading",
+    "Understood",
+    "drops_request",
+    "find_prohibition",
+    "find_refusal",
+    "free_text",
+    "read",
+]

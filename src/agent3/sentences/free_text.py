@@ -1,20 +1,32 @@
 """Which capabilities take a message as it is: those whose one parameter is what somebody says.
 
 A path, an address, an id, a query in some language or a choice is never filled with a whole message.
+
+A message that forbids what it is about, or takes it back, is passed to nobody. One with a restriction is passed on
+whole: "a pizza, but do not cut it". To a capability that only talks, all is passed on but a bare "don't …".
 """
 
 from __future__ import annotations
 
+import re
 from functools import lru_cache
 from typing import NamedTuple
 
 from agent3.model import Capability
-from agent3.sentences.lexicon import fold, is_action, meanings
-from agent3.sentences.prohibitions import find_prohibition
+from agent3.sentences.lexicon import detect_language, fold, is_action, meanings
+from agent3.sentences.prohibitions import (
+    Why,
+    find_prohibition,
+    forbids_all,
+    is_withdrawal,
+    only_forbids,
+    takes_back,
+)
+from agent3.sentences.reader import Forbidden
 from agent3.sentences.slots import Form, form_of, split_name
 from agent3.sentences.tokens import LONGEST
 
-__all__ = ["FREE_TEXT", "free_text"]
+__all__ = ["FREE_TEXT", "drops_request", "find_refusal", "free_text"]
 
 FREE_TEXT = "x-agent3-free-text"
 """The keyword of an input schema that names the parameter which takes a message as it is, whatever others there are."""
@@ -28,17 +40,19 @@ _MAKING = frozenset("create draw generate".split())
 _SOUGHT = frozenset("query q text topic keywords search terms term prompt input".split())
 _SAYING = frozenset("echo say repeat print send post tell write publish announce".split())
 """Verbs in a name whose object is what is said."""
+_TALKING = _SAYING | frozenset("chat talk ask answer reply respond converse discuss assist help complete".split())
+"""Verbs of capabilities that do nothing but talk: what to do about a "don't" is theirs to say."""
 
 
-def free_text(capability: Capability, message: str, *, agent: str = "") -> dict[str, str] | None:
+def free_text(capability: Capability, message: str, *, agent: str = "") -> dict[str, str] | Forbidden | None:
     """The input with the whole message where the capability takes it so; None where it has to be read.
 
-    One without a schema gets the message itself and no input.
+    One without a schema gets the message itself and no input. What the message forbids is not passed on.
 
     What is sought is read first if the message begins as a command ("search for …"): then only its object is meant.
     """
     if not capability.input_schema:
-        return {}
+        return find_refusal(capability, message, agent=agent) or {}
     form = form_of(capability, agent)
     if form.unreadable or not message.strip():
         return None
@@ -51,11 +65,9 @@ def free_text(capability: Capability, message: str, *, agent: str = "") -> dict[
         return None if find_prohibition(message, reading=True) else {taker.name: rest}
     if taker.needs_reading and _is_command(form, message):
         return None
-    # A prohibition is not passed on, unless it is about something else and said to one who understands it.
-    forbidden = find_prohibition(message, reading=True) is not None
-    if forbidden and (not taker.understands or _speaks_of(form, message)):
+    if not taker.understands and find_prohibition(message, reading=True) is not None:
         return None
-    return {taker.name: message}
+    return find_refusal(capability, message, agent=agent) or {taker.name: message}
 
 
 class _Taker(NamedTuple):
@@ -85,8 +97,51 @@ def _taker(form: Form, name: str, free: bool) -> _Taker | None:
             slot = candidates[0]
             if any(other.required for other in form.slots if other is not slot):
                 return None
-            return _Taker(slot.name, says, needs_reading, slot in said or form.reading)
+            told = slot not in said and "topic" in slot.words  # "tell me a story about …": only what it is about
+            return _Taker(slot.name, says and not told, needs_reading, slot in said or form.reading)
     return None
+
+
+def find_refusal(capability: Capability, message: str, *, agent: str = "") -> Forbidden | None:
+    """Why a message is not passed on to a capability that takes it whole; None if it is."""
+    why = _why_not(capability, form_of(capability, agent), message)
+    return None if why is None else Forbidden(why, detect_language(message))
+
+
+def drops_request(capability: Capability, answer: str) -> bool:
+    """Whether an answer to a question about a request drops it: "never mind", "don't create it"."""
+    return is_withdrawal(answer) or (only_forbids(answer) and _speaks_of(form_of(capability), answer))
+
+
+def _why_not(capability: Capability, form: Form, message: str) -> Why | None:
+    says = bool(_SAYING.intersection(split_name(capability.name)))
+    if is_withdrawal(message) and not (says and form.reading):
+        return "withdrawn"
+    talks = not capability.input_schema or FREE_TEXT in capability.input_schema
+    if not talks and _acts(capability, form):
+        why = find_prohibition(message)
+        if why == "forbids" and not forbids_all(message) and not _speaks_of(form, _after_first_clause(message)):
+            return None
+        return "withdrawn" if why is None and not form.undoes and takes_back(message) else why
+    if only_forbids(message) and not says:
+        return "forbids"
+    # Of anything else one who understands it may be told, unless it is just about this.
+    return find_prohibition(message, reading=True) if not talks and _speaks_of(form, message) else None
+
+
+def _acts(capability: Capability, form: Form) -> bool:
+    """Whether a capability does something, and does not only look something up or talk."""
+    name = split_name(capability.name)
+    if form.reading or _TALKING.intersection(name):
+        return False
+    told = [fold(word) for word in capability.description[:100].split()[:1]]
+    doing = [word for word in name if is_action(word)] or [word for word in told if is_action(word)]
+    return capability.hints.consequential or any(not meanings(word) & _TALKING for word in doing)
+
+
+def _after_first_clause(message: str) -> str:
+    """What comes after the first comma or the like."""
+    return " ".join(re.split(r"[,;.:!?]|\b(?:but|pero)\b", message, maxsplit=1)[1:])
 
 
 def _after_verb(form: Form, message: str) -> str | None:

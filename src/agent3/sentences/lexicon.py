@@ -139,7 +139,9 @@ _ENGLISH = frozenset(
 )
 _SPANISH = frozenset(
     "el la los las un una unos unas y de del en para por desde hasta con mi por favor buscar busca comprar reservar "
-    "mañana hoy próximo próxima que al quiero ver vuelo vuelos".split()
+    "mañana hoy próximo próxima que al quiero ver vuelo vuelos ningún ninguna nada nunca está están sí "
+    "vale qué cuál cómo crea crees borra borres pon haz hagas cancela canceles olvídalo déjalo gracias "
+    "sin titulado".split()
 )
 
 

@@ -32,7 +32,7 @@ FILLER = (
         "quickly moment am were was been be being can could will favor gracias hola buenas ahora ya mismo aqui tambien "
         "pues bien ayuda ayudame gustaria querria deseo tengo tienes hay he ha cuanto antes haga hagas hazme necesita "
         "podrias puede podeis poder whatever it's i'm what's where's who's that's there's they we us him her one ones "
-        "their theirs esto eso ello ellos nos os vez end up forget olvides but pero i've got have anda porfa venga "
+        "their theirs esto eso ello ellos nos os vez end up forget olvides i've got have anda porfa venga "
         "specific especifico".split()
     )
 )

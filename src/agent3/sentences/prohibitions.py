@@ -1,4 +1,6 @@
-"""Sentences that ask for nothing to be done: they forbid, set a condition, take something back, wonder, or report.
+"""Sentences that ask for nothing to be done: they forbid, set a condition, take something back, wonder, report or ask.
+
+"All but one" is among them: what it names is just what is to be left alone.
 
 It reads words alone and leans to one side: to take a request for a prohibition costs a question, the other way round
 costs an action that nobody wanted. What is quoted, or is plainly the text of a message, says nothing of the request.
@@ -11,11 +13,12 @@ from typing import Literal
 
 from agent3.sentences.lexicon import fold_letters
 
-__all__ = ["Why", "blank_courtesies", "find_prohibition"]
+__all__ = ["Why", "blank_courtesies", "find_prohibition", "forbids_all", "is_withdrawal", "only_forbids", "takes_back"]
 
+_LONGEST_WITHDRAWAL = 100
 _LONGEST_END = 2_000
 """Characters that are read at each end of a long text: some of the patterns look ahead from every letter."""
-Why = Literal["forbids", "conditional", "withdrawn", "hypothetical", "report"]
+Why = Literal["forbids", "conditional", "withdrawn", "hypothetical", "report", "question", "excludes"]
 
 _QUOTED = re.compile(
     r"```.*?```|`[^`]*`|“[^”]*”|«[^»]*»|\"[^\"]*\"|(?<!\w)['\u2018](?:[^'\u2019]"
@@ -83,8 +86,8 @@ _ASKED = re.compile(
 )
 _SI = re.compile(r"(?<!\w)si(?!\w)", re.IGNORECASE)
 _HYPOTHETICAL = re.compile(
-    r"\bwhat (?:would|will|happens|if|might|could)\b|\bwould (?:it|that|this|anything) \w+|\bshould (?:i|we|it)\b"
-    r"|\bimagine\b|\bhypothetical"
+    r"\bwhat (?:would|will|happens|if|might|could)\b|\bwould (?:it|that|this|anything) \w+"
+    r"|\b(?:should|shall|must) (?:i|we|it)\b|\bimagine\b|\bhypothetical"
     r"|\bwhat(?:'s| is) the (?:risk|effect|danger)|\bque (?:pasaria|pasa|ocurriria|ocurre|sucederia|sucede) (?:si"
     r"|con|al)\b|\by si\b"
     r"|\b(?:deberia|debo|convendria|seria buena idea|conviene|hipotetic)\w*\b|\bimagina\b|\bsupon(?:gamos|iendo)?\b"
@@ -104,6 +107,65 @@ _REPORT = re.compile(
     r"|\bayer (?:me |te |se |le )?\w+[eo]\b"
     r"|^\W*(?:quien|por que|como (?:puedo|podria|se|hago|funciona)|cuando|donde)\b|\b(?:me|te|le|nos) (?:dijo"
     r"|dijeron|pidio|pidieron)\b"
+)
+_STATE = re.compile(
+    r"^\W*(?:(?!(?:titled|called|named|saying|about|that|which|who|where|titulad[oa]|llamad[oa]|que|sobre)\b)\w+\W+){0,5}?"
+    r"(?:is|are|was|were|been|esta|estan|estaba|fue|fueron|sido)\s+(?:already |now |just |ya )?"
+    r"(?:\w{2,}(?:ed|ad[oa]s?|id[oa]s?)|done|gone|down|up|off|on)\b"
+)
+"""How something is: "reminder 4 is deleted"."""
+_EXCLUDES = re.compile(
+    r"\b(?:all|every\w*|any\w*|each|none|nothing|no)\b[^.;!?]{0,40}?\b(?:but|save|bar|besides)\b"
+    r"|\b(?:except(?:ing)?|excluding|(?:apart|aside) from|other than|all but|leav(?:e|ing) out|omitting)\b"
+    r"|\b(?:tod[oa]s?|cualquier\w*|cada|nada)\b[^.;!?]{0,40}?\b(?:menos|pero)\b"
+    r"|(?<!al )(?<!lo )(?<!mas o )\bmenos (?:el|la|los|las|al|a|mi|mis|este|esta|ese|esa)\b"
+    r"|\b(?:salvo|excepto|exceptuando|excluyendo|quitando|a excepcion de|aparte de|con la excepcion de)\b"
+)
+_POLITE = r"^\W*(?:(?:please|hey|hi|hello|ok|okay|so|and|now|por favor|oye|hola|y|bueno)\W+)*"
+_REQUEST = re.compile(
+    _POLITE + r"(?:(?:can|could|would|will) (?:you|u|someone|somebody)\b|(?:can|could|may) (?:i|we) (?:please )?"
+    r"(?:have|get|order|book|buy)\b|(?:do|would) you mind\b|are you able\b|i(?:'d| would) (?:like|love)\b"
+    r"|(?:i|we) (?:want|need)\b|(?:me |nos )?(?:lo |la )?(?:puedes?|podrias?|podeis|quieres|querrias)\b"
+    r"|(?:me|nos) \w{2,}[aei]s\b|te importa(?:ria)?\b|serias? tan amable\b|quiero\b|quisiera\b|necesito\b"
+    r"|(?:me|nos) gustaria\b)"
+)
+"""The forms of a request that is put as a question."""
+_TAG = re.compile(
+    r"\b(?:please|pls|ok|okay|(?:can|could|would|will) you|por favor|porfa|vale|puedes|podrias|quieres)\W*$"
+)
+"""What makes a request of a question at its end."""
+_MARKED = re.compile(r"\?\W*$|^\W*\u00bf")
+_QUESTION = re.compile(
+    _POLITE
+    + r"(?:is|are|am|isn't|aren't|do (?:i|you|we|they)|(?:does|did|can|could|may|might|must|will|would) (?:i|you|we"
+    r"|he|she|it|they|there|this|that|the|my)|how (?:much|many|long|far|often|big|old)|what(?:'s| is| are| does| do)"
+    r"|which|cuant[oa]s?|cual(?:es)?|puedo|podemos|podria)\b"
+)
+_CANCEL = (
+    r"never ?mind|forget (?:it|that|about (?:it|that))|cancel(?: (?:it|that|this|everything|all of it))?|abort"
+    r"|scratch that|leave it|drop it|stop (?:it|that|this)|no,? (?:thanks|thank you)"
+    r"|(?:do not|don'?t)(?: do (?:it|that))?"
+    r"|i(?: have|'ve)? changed my mind|on second thoughts?(?:,? no)?|nothing,? thanks|olvid[ae](?:lo|la|te)"
+    r"|dejal[oa](?: estar)?|cancel(?:a|ar|alo|ala)(?: (?:eso|esto|todo))?|mejor no|(?:no|nada),? gracias"
+    r"|no lo hagas|dejemoslo|he cambiado de (?:idea|opinion)|ya no(?: (?:lo )?quiero)?|anul(?:a|alo|ar)"
+)
+_WITHDRAWAL = re.compile(
+    rf"\W*(?:(?:ok|oh|no|please|actually|just|well|sorry|bueno|pues|por favor|perdon)\W+)*(?:{_CANCEL})"
+    rf"(?:\W+(?:{_CANCEL}|please|thanks|then|por favor|gracias))*\W*"
+)
+_WISHING = (
+    r"(?:(?:i|we) (?:want|need|would like|have) to |i'd like to |(?:can|could|would|will) you (?:please )?"
+    r"|quiero |(?:me )?puedes |podrias )?"
+)
+_TAKES_BACK = re.compile(
+    _POLITE + _WISHING + r"(?:cancel|undo|revert|abort|stop|cancel[ae]\w*|cancelar|anul[ae]\w*|anular|deshaz\w*)\b"
+)
+_OPENS_FORBIDDING = re.compile(_POLITE + r"(?:do not|don'?t|never|no \w{2,}[ae]s\b|nunca|jamas|ni se te ocurra)\b")
+_COURTESY = re.compile(r"\W*(?:please|thanks|thank you|hey|hi|hello|ok|okay|por favor|gracias|oye|hola)\W*")
+_CLAUSE = re.compile(r"[,;.:!?]+|\s[-\u2013\u2014]\s|\b(?:but|pero|and|then|y|luego)\b")
+_BARE_REFUSAL = re.compile(
+    r"\W*(?:(?:no|not|never|nunca|jamas|don'?t|do|no way|ni|please|por favor|thanks|gracias|it|that|this|eso|lo|hagas"
+    r"|actually|mejor|wait|at all|anything|nada)\b\W*)+"
 )
 _PAST = re.compile(r"^\W*(?:[A-ZÁÉÍÓÚ]\w+ )?\w{2,}(?:ó|é|aste|iste|aron|ieron|aba|aban)\b")
 """A Spanish verb in the past at the start: only its accents tell it from a command."""
@@ -130,9 +192,52 @@ def find_prohibition(text: str, *, reading: bool = False) -> Why | None:
         return "conditional"
     if _FORBIDS.search(said):
         return "forbids"
-    if not reading and (_REPORT.search(said) or _PAST.search(asked[: len(said)])):
+    if reading:
+        return None
+    if _EXCLUDES.search(said):
+        return "excludes"
+    if _REPORT.search(said) or _STATE.search(said) or _PAST.search(asked[: len(said)]):
         return "report"
+    if not _REQUEST.search(said) and (_QUESTION.search(said) or (_MARKED.search(said) and not _TAG.search(said))):
+        return "question"
     return None
+
+
+def is_withdrawal(text: str) -> bool:
+    """Whether a text, such as an answer, says nothing but that the matter is to be dropped. What is quoted does not."""
+    if len(text) > _LONGEST_WITHDRAWAL or _QUOTED.search(text):
+        return False
+    return _WITHDRAWAL.fullmatch(fold_letters(text.replace("\u2019", "'"))) is not None
+
+
+def forbids_all(text: str) -> bool:
+    """Whether a text that forbids something does so as a whole: in its main clause, or by a bare "no" after it.
+
+    "A pizza, but do not cut it" is a request with a restriction; "do not cut the pizza" and "a pizza? never" are none.
+    """
+    split = _CLAUSE.split(_prepare(text))
+    clauses = [clause for clause in split if clause.strip() and not _COURTESY.fullmatch(clause)]
+    return any(
+        _FORBIDS.search(clause) and (number == 0 or _BARE_REFUSAL.fullmatch(clause) is not None)
+        for number, clause in enumerate(clauses)
+    )
+
+
+def only_forbids(text: str) -> bool:
+    """Whether a text is a prohibition and nothing else: "don't …", without another clause."""
+    prepared = _prepare(text)
+    clauses = [clause for clause in _CLAUSE.split(prepared) if clause.strip() and not _COURTESY.fullmatch(clause)]
+    return len(clauses) == 1 and bool(_OPENS_FORBIDDING.search(clauses[0]))
+
+
+def takes_back(text: str) -> bool:
+    """Whether a text asks for something to be undone."""
+    return bool(_TAKES_BACK.search(_prepare(text)))
+
+
+def _prepare(text: str) -> str:
+    """Folded, without what is quoted and what only sounds like a prohibition."""
+    return _HARMLESS.sub(_blank, fold_letters(_QUOTED.sub(_blank, text).replace("\u2019", "'")))
 
 
 def blank_courtesies(text: str) -> str:

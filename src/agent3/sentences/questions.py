@@ -4,19 +4,25 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
+from datetime import date, datetime, time
 from typing import Any
 
 import msgspec
 from msgspec.structs import replace
 
+from agent3.errors import Agent3Error
 from agent3.model import Capability, Question
+from agent3.schema.compiler import compiled
 from agent3.sentences.lexicon import Language
 from agent3.sentences.prohibitions import Why
 from agent3.sentences.reader import Ask
 from agent3.sentences.slots import Kind, kind_of
 
-__all__ = ["AGAIN", "CONFIRM", "ask_again", "ask_confirmation", "ask_for", "decline", "example", "refuse"]
+__all__ = [
+    "AGAIN", "CONFIRM", "ask_again", "ask_confirmation", "ask_for", "decline", "example",
+    "explain_fault", "refuse",
+]  # fmt: skip
 
 AGAIN, CONFIRM = "agent3:again", "agent3:confirm"
 """Ids of questions that are not about one field. No parameter that is filled has a colon in its name."""
@@ -70,17 +76,48 @@ def ask_confirmation(capability: Capability, given: Any, language: Language) -> 
 
 def ask_again(question: Question, fault: str | None, language: Language) -> Question:
     """The same question once more; ``fault`` is what was wrong with the answer, if there was one."""
-    text = re.split(r" \((?:not taken|no vale)", question.text, maxsplit=1)[0]
+    text = _REPROACH.split(question.text, maxsplit=1)[0]
     if fault is None:
         return replace(question, text=text)
-    if language == "es":
-        return replace(question, text=f"{text} (no vale; el esquema es {_json(question.schema or {})})")
-    return replace(question, text=f"{text} (not taken: {fault})")
+    return replace(question, text=f"{text} ({'no vale' if language == 'es' else 'not taken'}: {fault})")
+
+
+_REPROACH = re.compile(r" \((?:not taken|no vale): ")
+
+
+def explain_fault(question: Question, value: Any, language: Language) -> str | None:
+    """What is wrong with an answer: it must fit the schema, and the format that the schema names; None if it does."""
+    definition = question.schema or {}
+    spanish = language == "es"
+    try:
+        compiled(definition).check(value, what="answer")
+    except Agent3Error as error:
+        if definition.get("type") == "boolean":
+            return "responde sí o no" if spanish else "answer yes or no"
+        return f"el esquema es {_json(definition)}" if spanish else error.message
+    sample = _FORMATS.get(str(definition.get("format")))
+    if sample is None or not isinstance(value, str):
+        return None
+    parse, kind = sample
+    try:
+        parse(value)
+    except ValueError:
+        shown = _SAMPLES[kind]
+        return f"se espera algo como {shown}" if spanish else f"something like {shown} is expected"
+    return None
+
+
+_FORMATS: dict[str, tuple[Callable[[str], Any], Kind]] = {
+    "date": (date.fromisoformat, "date"),
+    "date-time": (datetime.fromisoformat, "datetime"),
+    "time": (time.fromisoformat, "time"),
+}
+"""Formats that an answer is held to: the reader makes them of words, so that a text that is none was not understood."""
 
 
 def decline(question: Question, language: Language) -> str:
     """What is said when a question was answered with no."""
-    asked = question.text.partition("\n")[0]
+    asked = _REPROACH.split(question.text, maxsplit=1)[0].partition("\n")[0]
     if language == "es":
         return f"No se ha hecho nada: la respuesta a «{asked}» ha sido que no."
     return f"Nothing was done: {asked!r} was answered with no."
@@ -99,6 +136,8 @@ _REASONS_EN: dict[Why, str] = {
     "withdrawn": "Nothing was done: the message takes the request back.",
     "hypothetical": "Nothing was done: the message asks what would happen.",
     "report": "Nothing was done: the message tells or asks about something, and does not ask for it to be done.",
+    "question": "Nothing was done: the message is a question, not a request.",
+    "excludes": "Nothing was done: the message makes an exception, which cannot be followed here.",
 }
 _REASONS_ES: dict[Why, str] = {
     "forbids": "No se ha hecho nada: el mensaje dice que no se haga.",
@@ -106,6 +145,8 @@ _REASONS_ES: dict[Why, str] = {
     "withdrawn": "No se ha hecho nada: el mensaje retira la petición.",
     "hypothetical": "No se ha hecho nada: el mensaje pregunta qué pasaría.",
     "report": "No se ha hecho nada: el mensaje cuenta o pregunta algo, y no pide que se haga.",
+    "question": "No se ha hecho nada: el mensaje es una pregunta, no una petición.",
+    "excludes": "No se ha hecho nada: el mensaje hace una excepción, que aquí no se puede seguir.",
 }
 
 
@@ -166,11 +207,25 @@ def _ask_field(name: str, given: Any, asked: Ask, spanish: bool) -> str:
     text = f"{label} ({told})" if told and told.lower() != label else label
     if isinstance(options := definition.get("enum"), list):
         text += f" [{', '.join(map(str, options[:10]))}]"
+    text += _bounds(definition, spanish)
     readings = [value for value in asked.doubt.get(name, ()) if value != "None"]
     if len(readings) > 1:
         either = " o " if spanish else " or "
         text += f": {either.join(readings[:4])}"
     return f"Falta {text}. ¿Cuál es?" if spanish else f"What is {text}?"
+
+
+def _bounds(definition: Mapping[str, Any], spanish: bool) -> str:
+    """The least and the most that a number may be, as far as its schema says."""
+    least, most = definition.get("minimum"), definition.get("maximum")
+    has_least, has_most = isinstance(least, int | float), isinstance(most, int | float)
+    if has_least and has_most:
+        return f" ({least} a {most})" if spanish else f" ({least} to {most})"
+    if has_least:
+        return f" (al menos {least})" if spanish else f" (at least {least})"
+    if has_most:
+        return f" (como mucho {most})" if spanish else f" (at most {most})"
+    return ""
 
 
 def _definition(given: Any) -> dict[str, Any]:

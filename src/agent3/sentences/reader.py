@@ -71,6 +71,16 @@ _SURE = 0.5
 """Up to here a fill is told as understood where something else has to be asked."""
 _MOST_STATES = 20_000
 _MOST_TOKENS = 400
+_TAKERS: tuple[tuple[frozenset[str], frozenset[str]], ...] = (
+    (
+        frozenset(
+            "person people assignee recipient attendee attendees guest guests contact customer member user".split()
+        ),
+        frozenset("for to with by para a con por".split()),
+    ),
+    (frozenset("place location city venue where".split()), frozenset("in at en".split())),
+)
+"""What an optional parameter may be about, and the words that lead to it inside a text."""
 _ONLY_SHAPES: dict[str, tuple[str, ...]] = {
     "path": ("path", "dotted", "quote"),
     "id": ("code", "digits", "quote"),
@@ -314,8 +324,12 @@ class _Search:
             doubts.setdefault(number, []).append(None)
         for fill in best.fills:
             # A text with words in it that would fill a slot which has no other value: where does it end?
-            if fill.swallows - values.keys():
+            if fill.swallows - values.keys() or self._names_somebody(fill, values):
                 doubts.setdefault(fill.values[0][0], []).append(None)
+            # Two days for one: a text that took the one leaves the other in doubt.
+            for number in fill.swallows & values.keys():
+                if self._form.slots[number].kind in ("date", "datetime"):
+                    doubts.setdefault(number, []).append(None)
         if best.left or missing or doubts or self._form.unreadable:
             return self._ask(best, doubts)
         if not self._form.reading and not best.anchored and values:
@@ -328,6 +342,22 @@ class _Search:
         )
         guessed = [number for fill in best.fills if not fill.cued and not fill.typed for number, _ in fill.values]
         return Understood(given, used, tuple(".".join(self._form.slots[number].path) for number in guessed))
+
+    def _names_somebody(self, fill: Fill, values: Mapping[int, Any]) -> bool:
+        """Whether a text may have taken in who it is for, or where: "titled Buy milk for Ann"."""
+        said = fill.values[0][1] if len(fill.values) == 1 else None
+        if not isinstance(said, Words):
+            return False
+        leads = {
+            lead
+            for number, slot in enumerate(self._form.slots)
+            if number not in values and slot.kind in ("name", "place", "text") and not slot.required
+            for about, row in _TAKERS
+            if about & (slot.own | frozenset(slot.words)) or (slot.kind == "place" and "in" in row)
+            for lead in row
+        }
+        inner = range(said.first + 1, min(said.last, said.first + 60) - 1)
+        return any(self._tokens[at].plain in leads and self._tokens[at + 1].value[:1].isupper() for at in inner)
 
     def _unordered(self, state: _State) -> list[int]:
         """The two ends of something, such as two time zones, where no word tells which of them is which."""
@@ -360,7 +390,8 @@ class _Search:
             tops = dict.fromkeys(slot.path[0] for slot in self._form.slots)
             names = [name for name in tops if any(name in place for place in wrong)]
             required = [slot.path[0] for slot in self._form.slots if slot.required]
-            return Ask(tuple(dict.fromkeys(names or required)), language=self._language)
+            kept = {name: value for name, value in given.items() if name not in names} if names else {}
+            return Ask(tuple(dict.fromkeys(names or required)), (), kept, {}, self._language)
         return None
 
     def _missing(self, state: _State) -> tuple[str, ...]:
@@ -396,7 +427,10 @@ class _Search:
             )
             for number, others in doubts.items()
         }
-        missing = tuple(dict.fromkeys([*self._missing(state), *told, *self._form.unreadable]))
-        left = tuple(self._tokens[index].value for index in state.left)
         sure = [fill for fill in state.fills if fill.cost <= _SURE]
-        return Ask(missing, left, self._input(sure, doubts.keys()), told, self._language)
+        given = self._input(sure, doubts.keys())
+        # Where something is asked anyway, so is what was required and only half understood.
+        unsure = [slot.path[0] for slot in self._form.slots if slot.required and slot.path[0] not in given]
+        missing = dict.fromkeys([*self._missing(state), *told, *self._form.unreadable])
+        left = tuple(self._tokens[index].value for index in state.left)
+        return Ask(tuple(dict.fromkeys([*missing, *(unsure if missing else ())])), left, given, told, self._language)

@@ -72,7 +72,17 @@ _FLAG_WORDS = frozenset(
     "include is has should enable only with show use allow want includes return returns no exclude skip disable "
     "without omit".split()
 )
+_KEYS = frozenset("id number no key pr issue ticket num nr ref".split())
+_ORDER = frozenset("last first latest oldest newest next ultimos ultimas primeros primeras proximos proximas".split())
+_OF = frozenset("of the my these those your our de los las mis estos estas sus tus del".split())
+_SOME = frozenset("them ones ellos ellas".split())
+_BEYOND = 0.3
+"""Against a number out of the bounds of its slot: it is asked about where no other slot takes it."""
 _SQL = frozenset("select insert update delete create alter drop with show explain pragma describe".split())
+_OPERATORS: dict[tuple[str, ...], str] = {
+    ("plus",): "+", ("mas",): "+", ("minus",): "-", ("menos",): "-", ("times",): "*", ("multiplied", "by"): "*",
+    ("por",): "*", ("divided", "by"): "/", ("entre",): "/", ("dividido", "entre"): "/", ("dividido", "por"): "/",
+}  # fmt: skip
 _ARITHMETIC = re.compile(r"[\d+*/().,%^-]+")
 
 
@@ -264,9 +274,9 @@ def _numbers(scene: Scene, begin: int, slot: Slot, cue: Cue) -> Iterator[Value]:
     for atom in scene.atoms[begin]:
         if atom.kind == "measure" and slot.unit is not None and atom.unit == slot.unit[0]:
             if (value := _whole(atom.value / slot.unit[1], slot)) is not None:
-                yield Value(atom.last, value, 0.0, cued=True)
+                yield Value(atom.last, value, 0.0 if _in_range(value, slot) else _BEYOND, cued=True)
             continue
-        if atom.kind != "number":
+        if atom.kind != "number" or (_is_key(slot) and _counts_things(scene, begin, atom.last)):
             continue
         if scene.relative and begin and tokens[begin - 1].plain not in _UP_TO:
             continue
@@ -300,7 +310,7 @@ def _numbers(scene: Scene, begin: int, slot: Slot, cue: Cue) -> Iterator[Value]:
         ):
             cost += 0.5
         if (value := _whole(atom.value, slot)) is not None:
-            yield Value(end, value, cost, cued=cued)
+            yield Value(end, value, cost + (0.0 if _in_range(value, slot) else _BEYOND), cued=cued)
     token = tokens[begin]
     if token.shape == "handle" and re.fullmatch(r"#\d+", token.value) and slot.kind == "integer" and _is_key(slot):
         yield Value(begin + 1, int(token.value[1:]))
@@ -311,7 +321,27 @@ def _counts(slot: Slot) -> bool:
 
 
 def _is_key(slot: Slot) -> bool:
-    return bool(frozenset(slot.words) & {"id", "number", "no", "key", "pr", "issue", "ticket"})
+    """Whether a number of it tells which one is meant, and not how many."""
+    return (
+        bool(slot.words)
+        and slot.words[-1] in _KEYS
+        and not re.search(r"\b(?:number|how many) of\b|\bhow many\b", slot.described.lower())
+    )
+
+
+def _counts_things(scene: Scene, begin: int, end: int) -> bool:
+    """Whether a number says how many of what the capability is about: "4 reminders", "four of them", "the last 4"."""
+    if begin and scene.tokens[begin - 1].plain in _ORDER:
+        return True
+    after = end
+    while after < len(scene.tokens) and after - end < 3 and scene.tokens[after].plain in _OF:
+        after += 1
+    if after >= len(scene.tokens):
+        return False
+    noun = scene.tokens[after]
+    return noun.plain in _SOME or (
+        noun.shape == "word" and noun.plain.endswith("s") and bool(noun.means & (scene.form.named | scene.form.told))
+    )
 
 
 def _is_elsewhere(scene: Scene, slot: Slot, token: Token) -> bool:
@@ -325,12 +355,16 @@ def _is_elsewhere(scene: Scene, slot: Slot, token: Token) -> bool:
 def _whole(value: float, slot: Slot) -> int | float | None:
     """The number as the slot takes it; None if it does not."""
     value = round(value, 9)
-    least, most = slot.definition.get("minimum"), slot.definition.get("maximum")
-    if (isinstance(least, int | float) and value < least) or (isinstance(most, int | float) and value > most):
-        return None
     if slot.kind == "integer" and value != int(value):
         return None
     return plain_number(value)
+
+
+def _in_range(value: float, slot: Slot) -> bool:
+    least, most = slot.definition.get("minimum"), slot.definition.get("maximum")
+    return not (isinstance(least, int | float) and value < least) and not (
+        isinstance(most, int | float) and value > most
+    )
 
 
 def plain_number(value: float) -> int | float:
@@ -364,12 +398,7 @@ def _code(scene: Scene, begin: int, slot: Slot, cue: Cue) -> Iterator[Value]:
     tokens, token = scene.tokens, scene.tokens[begin]
     said = frozenset(slot.words)
     if said & {"expression", "formula", "calculation", "equation"}:
-        end = begin
-        while end < min(len(tokens), begin + 60) and _ARITHMETIC.fullmatch(tokens[end].value):
-            end += 1
-        while end > begin and tokens[end - 1].plain in (",", ".", "?", "!"):
-            end -= 1
-        text = scene.sentence.slice(begin, end) if end > begin else ""
+        end, text = _arithmetic(scene, begin)
         if any(letter.isdigit() for letter in text) and text.count("(") == text.count(")"):
             yield Value(end, text)
     if token.shape == "quote":
@@ -385,6 +414,30 @@ def _code(scene: Scene, begin: int, slot: Slot, cue: Cue) -> Iterator[Value]:
         while end > begin and tokens[end - 1].plain in (",", "?", ".", "!"):
             end -= 1
         yield Value(end, scene.sentence.slice(begin, end))
+
+
+def _arithmetic(scene: Scene, begin: int) -> tuple[int, str]:
+    """Where an expression that begins here ends, and how it is written: "2 plus 2" is 2 + 2."""
+    tokens, end = scene.tokens, begin
+    written: list[str] = []
+    worded = False
+    while end < min(len(tokens), begin + 60):
+        if _ARITHMETIC.fullmatch(tokens[end].value):
+            written.append(tokens[end].value)
+            end += 1
+            continue
+        row = next((row for row in _OPERATORS if row_at(tokens, end, row)), None)
+        after = end + len(row or ())
+        if row is None or not written or after >= len(tokens) or not _ARITHMETIC.fullmatch(tokens[after].value):
+            break
+        written.append(_OPERATORS[row])
+        end, worded = after, True
+    while end > begin and tokens[end - 1].plain in (",", ".", "?", "!"):
+        end -= 1
+        written.pop()
+    if worded:
+        return end, " ".join(written)
+    return end, scene.sentence.slice(begin, end) if end > begin else ""
 
 
 def _write(atom: Atom) -> Any:

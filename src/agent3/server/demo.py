@@ -6,6 +6,7 @@ import ast
 import asyncio
 import math
 import operator
+import re
 import secrets
 from collections.abc import AsyncIterator, Callable
 from typing import Any, Literal, cast
@@ -49,17 +50,29 @@ async def order(ctx: Context, message: str) -> dict[str, Any]:
     Args:
         message: What you want, such as "a large pepperoni pizza". What is missing is asked for.
     """
-    words = message.lower().split()
-    size = next((size for size in ("small", "medium", "large") if size in words), None)
-    size = size or await ctx.ask("Which size: small, medium or large?", Size)
-    topping = next((word for word in words if word.rstrip("s") in _TOPPINGS), None)
-    topping = topping or await ctx.ask("Which topping?", str)
+    wanted = _LEFT_OUT.sub(" ", message.lower())
+    if _SEVERAL.search(wanted):
+        raise ValidationError("One pizza is ordered at a time. Order each by itself, such as 'a large pepperoni pizza'")
+    sizes = {size for word, size in _SIZES.items() if re.search(rf"\b{word}\b", wanted)}
+    toppings = {word for word in _TOPPINGS if re.search(rf"\b{word}s?\b", wanted)}
+    # Of two that are named none is taken.
+    size = sizes.pop() if len(sizes) == 1 else await ctx.ask("Which size: small, medium or large?", Size)
+    topping = toppings.pop() if len(toppings) == 1 else await ctx.ask("Which topping?", str)
     ctx.status("Placing the order")
     number = await ctx.once("order", lambda: f"P-{secrets.token_hex(3).upper()}")
     return {"orderId": number, "status": "confirmed", "size": size, "topping": topping, "minutes": 35}
 
 
 _TOPPINGS = frozenset({"pepperoni", "margherita", "mushroom", "ham", "cheese", "olive", "onion", "salami", "tuna"})
+_SIZES: dict[str, Size] = {
+    "small": "small", "pequeña": "small", "medium": "medium", "mediana": "medium", "large": "large", "grande": "large",
+}  # fmt: skip
+_LEFT_OUT = re.compile(
+    r"\b(?:without|no|not|hold the|sin|nada de)\s+(?:an?\s+|any\s+|the\s+)?\w+(?:\s+(?:or|and|ni|y|o)\s+\w+)*"
+)
+_SEVERAL = re.compile(
+    r"\b(?:two|three|four|five|six|several|dos|tres|cuatro|cinco|seis|varias|[2-9]|\d\d+)\b(?:\s+\w+){0,3}?\s+pizzas?\b|\bpizzas\b"
+)
 
 
 @pizza.capability(read_only=True)
@@ -134,7 +147,10 @@ async def tell(topic: str) -> AsyncIterator[str]:
     Args:
         topic: What it is about.
     """
-    for word in f"Once upon a time there was {topic}, and it found everything it needed with one call.".split(" "):
+    # What a sentence is about comes without its article: "a story about a robot".
+    bare = re.fullmatch(r"[a-z]+(?<!s)", topic) is not None
+    about = f"{'an' if topic[0] in 'aeiou' else 'a'} {topic}" if bare else topic
+    for word in f"Once upon a time there was {about}, and it found everything it needed with one call.".split(" "):
         yield word + " "
         await asyncio.sleep(0.01)
 

@@ -22,10 +22,19 @@ from agent3.calls.step import Aim, Entered, Parts, Step
 from agent3.errors import Agent3Error, Declined, ValidationError
 from agent3.model import Call, Capability, Done, Needs, Outcome, Question, Working, text_of
 from agent3.schema import compile as compile_schema
-from agent3.schema.coercion import from_words
-from agent3.sentences import Ask, Forbidden, Understood, free_text, read
+from agent3.schema.coercion import choices, from_words
+from agent3.sentences import Ask, Forbidden, Understood, drops_request, find_refusal, free_text, read
 from agent3.sentences.lexicon import Language, detect_language
-from agent3.sentences.questions import AGAIN, CONFIRM, ask_again, ask_confirmation, ask_for, decline, refuse
+from agent3.sentences.questions import (
+    AGAIN,
+    CONFIRM,
+    ask_again,
+    ask_confirmation,
+    ask_for,
+    decline,
+    explain_fault,
+    refuse,
+)
 
 __all__ = ["Propose", "Resolve"]
 
@@ -102,20 +111,29 @@ class Resolve(Step):
             and capability.meta.get("reads") == "context"
             and not capability.input_schema.get("properties")
         ):
-            whole = {}  # a function without parameters reads the message itself
-        if whole is None and call.entry != "start" and not asked:
+            # A function without parameters reads the message itself.
+            whole = find_refusal(capability, message, agent=agent) or {}
+        if not isinstance(whole, dict) and call.entry != "start" and not asked:
             whole = {}  # a turn that goes on with what its target keeps
+        if isinstance(whole, Forbidden):
+            return self._refuse(whole)
         if whole is not None:
             return replace(call, input=whole)
-        return self._read_sentence(call, message, agent)
+        return self._read_sentence(call, message, agent, asked=asked)
 
-    async def _read_sentence(self, call: Call, message: str, agent: str) -> Call | Outcome:
+    def _refuse(self, reading: Forbidden) -> Outcome:
+        self._sentences.inc(("forbidden",))
+        return failed_by(Declined(refuse(reading.why, reading.language), data={"reason": reading.why}))
+
+    async def _read_sentence(self, call: Call, message: str, agent: str, *, asked: bool) -> Call | Outcome:
         """The same for what has to be read word by word: in a thread, for it takes tens of milliseconds."""
         capability, now = call.live.capability, datetime.fromtimestamp(self._env.now())  # noqa: DTZ006 - the user's day
         reading = await asyncio.to_thread(read, capability, message, now, agent=agent)
         if isinstance(reading, Forbidden):
-            self._sentences.inc(("forbidden",))
-            return failed_by(Declined(refuse(reading.why, reading.language), data={"reason": reading.why}))
+            return self._refuse(reading)
+        if asked and isinstance(reading, Ask) and _says_all(capability, reading):
+            # Said as an answer, a value needs no verb: "4". It is confirmed all the same.
+            reading = Understood(reading.input, guessed=tuple(reading.input))
         if isinstance(reading, Ask) and self._propose is not None:
             try:
                 reading = await self._propose(capability, message, reading) or reading
@@ -151,30 +169,35 @@ class Resolve(Step):
         return await entered if isinstance(entered, Awaitable) else entered
 
     async def _continue(self, call: Call, known: _Open) -> Entered:
+        capability = call.live.capability
         again = []
         for question in call.questions:
             answer = call.answers.get(question.id)
-            if answer is not None and answer.action != "accept":
+            said = None if answer is None else _unwrap(question, answer.data)
+            if answer is not None and (answer.action != "accept" or _is_no(capability, question, said)):
                 raise Declined(f"{call.agent}: {decline(question, known.language)}")
-            value = None if answer is None else await asyncio.to_thread(self._value, question, answer.data)
-            if question.id == CONFIRM and value is False:
-                raise Declined(f"{call.agent}: {decline(question, known.language)}")
-            if answer is None or (fault := _fault(question, value)) is not None:
+            if question.id != CONFIRM and (given := _as_input(capability, said)) is not None:
+                known.input = given if question.id == AGAIN else {**known.input, **given}
+                continue
+            value = None if answer is None else await asyncio.to_thread(self._value, question, said)
+            if answer is None or (fault := explain_fault(question, value, known.language)) is not None:
                 again.append(ask_again(question, None if answer is None else fault, known.language))
+            elif question.id == CONFIRM:
+                if value is False:
+                    raise Declined(f"{call.agent}: {decline(question, known.language)}")
+                known.guessed = []
             elif question.id == AGAIN:
                 return self._read(call, str(value), asked=True)
-            elif question.id == CONFIRM:
-                known.guessed = []
             else:
                 known.input = {**known.input, question.id: value}
-        if again:
+        if again := [question for question in again if question.id not in known.input]:
             return _ask(tuple(again), known)
+        if missing := _missing(capability, known.input):
+            return _ask(ask_for(capability, Ask(missing, (), known.input, {}, known.language)), known)
         return self._confirm(call, known)
 
     def _value(self, question: Question, said: Any) -> Any:
         """An answer in words as the value that its schema asks for."""
-        if isinstance(said, dict) and set(said) == {question.id}:  # a form with one field
-            said = said[question.id]
         if not isinstance(said, str) or question.id in (AGAIN,):
             return said
         definition = question.schema or {}
@@ -191,9 +214,47 @@ def _ask(questions: tuple[Question, ...], known: _Open) -> Needs:
     return Needs(questions, state={_ASKED: msgspec.to_builtins(known)})
 
 
-def _fault(question: Question, value: Any) -> str | None:
+def _unwrap(question: Question, said: Any) -> Any:
+    """What was said, without the form of one field around it."""
+    return said[question.id] if isinstance(said, dict) and set(said) == {question.id} else said
+
+
+def _is_no(capability: Capability, question: Question, said: Any) -> bool:
+    """Whether an answer drops the matter. It is no value then, unless it is quoted or one of the options."""
+    if not isinstance(said, str) or said in choices(question.schema):
+        return False
+    return drops_request(capability, said)
+
+
+def _as_input(capability: Capability, said: Any) -> dict[str, Any] | None:
+    """An answer that is JSON and holds parameters by their names, whatever the question was."""
+    if isinstance(said, str) and said.lstrip().startswith("{"):
+        try:
+            said = msgspec.json.decode(said)
+        except (msgspec.DecodeError, RecursionError):
+            return None
+    properties = capability.input_schema.get("properties")
+    if (
+        not isinstance(said, dict)
+        or not said
+        or not isinstance(properties, dict)
+        or not said.keys() <= properties.keys()
+    ):
+        return None
+    return said
+
+
+def _missing(capability: Capability, given: dict[str, Any]) -> tuple[str, ...]:
+    required = capability.input_schema.get("required")
+    names = required if isinstance(required, list) else []
+    return tuple(name for name in names if isinstance(name, str) and name not in given)
+
+
+def _says_all(capability: Capability, asked: Ask) -> bool:
+    if asked.left or asked.missing or asked.doubt or not asked.input:
+        return False
     try:
-        compile_schema(question.schema or {}).check(value, what="answer")
-    except Agent3Error as error:
-        return error.message
-    return None
+        compile_schema(capability.input_schema).check(asked.input)
+    except Agent3Error:
+        return False
+    return True

@@ -98,8 +98,10 @@ async def understand(
     now = now or datetime.now()  # noqa: DTZ005 - the user's own day
 
     async def understand_after(text: str, previous: Sequence[str]) -> Meaning:
-        alone = await _understand_alone(text, agent, offered, choose, now)
         goes_on = is_follow_up(text)
+        if goes_on and previous:
+            text = text.strip(" ¿?")  # "and for two people?" changes what was asked for
+        alone = await _understand_alone(text, agent, offered, choose, now)
         if not previous or isinstance(alone.reading, Forbidden):
             return alone
         if isinstance(alone.reading, Understood) and not goes_on:
@@ -136,6 +138,8 @@ async def _understand_alone(
 def _read(action: Capability, text: str, agent: Agent, now: datetime) -> Reading:
     """As every call is read: the whole text where an action takes it so, else word by word."""
     whole = free_text(action, text, agent=agent.name)
+    if isinstance(whole, Forbidden):
+        return whole
     return Understood(dict(whole)) if whole else read(action, text, now, agent=agent.name)
 
 
