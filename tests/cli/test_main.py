@@ -127,6 +127,7 @@ def test_search_prints_a_table_or_json(at: Command) -> None:
     assert at("search", "pizza", "--json").json["agents"][0]["id"] == "pizza"
     nothing = at("search", "zzzzqqq")
     assert (nothing.code, "Nothing fits 'zzzzqqq'" in nothing.out) == (0, True)
+    assert at("search", "pizza", "--no-read-only").out.splitlines()[1].startswith("pizza")
     assert at("search", "demo", "--limit", "1", "--json").json["count"] == 1
     assert at("search", "x", "--limit", "99").code == 2
 

@@ -5,10 +5,12 @@ from __future__ import annotations
 import json
 import time
 from collections.abc import Mapping
-from typing import TYPE_CHECKING, Any, Literal
+from typing import TYPE_CHECKING, Annotated, Any, Literal
+
+from cyclopts import Parameter
 
 from agent3.cli.options import GatewayOptions, connect
-from agent3.cli.output import make_console, make_table
+from agent3.cli.output import make_console, make_table, with_command_names
 from agent3.model import one_line
 from agent3.terminal.output import clean, print_indented, print_result
 
@@ -36,7 +38,7 @@ def search(
     provider: str | None = None,
     media_type: str | None = None,
     max_price: float | None = None,
-    read_only: bool | None = None,
+    read_only: Annotated[bool | None, Parameter(negative="--no-read-only")] = None,
     options: GatewayOptions = GatewayOptions(),  # noqa: B008 - frozen
 ) -> None:
     """Find what can do something, among the capabilities of all agents.
@@ -77,7 +79,7 @@ def search(
     if given := {name: value for name, value in filters.items() if value is not None}:
         arguments["filters"] = given
     found = connect(options).search(arguments)
-    print_result(found, options.json, _print_hits)
+    print_result(found, options.json, lambda found: _print_hits(found, filtered=bool(given)))
 
 
 def list_agents(*, options: GatewayOptions = GatewayOptions()) -> None:  # noqa: B008 - frozen
@@ -100,9 +102,11 @@ def show(agent: str, *, card: bool = False, options: GatewayOptions = GatewayOpt
     print_result(body, options.json, print_indented if card else print_agent)
 
 
-def _print_hits(found: Mapping[str, Any]) -> None:
+def _print_hits(found: Mapping[str, Any], *, filtered: bool) -> None:
     if not found["agents"]:
         print(f"Nothing fits {found['query']!r}. Try other words; agent3 list shows all agents.")
+        if filtered and "hint" in found:
+            print(with_command_names(clean(found["hint"])))
         return
     table = make_table("agent", "capability", "what it does", "why", "rating")
     for hit in found["agents"]:
