@@ -131,7 +131,7 @@ def render(
         elif detail == "schema":
             body["inputSchema"] = capability.input_schema
         if (price := price_of(agent.id, capability)) != Price():
-            body["price"] = _show_price(price)
+            body["price"] = price.describe()
         if capability.routes:
             body["protocol"] = capability.routes[0].protocol
     else:
@@ -159,11 +159,6 @@ def _why(hit: Hit) -> str:
             parts.append(f"{name}: {', '.join(dict.fromkeys(said[:left]))}")
             left -= len(said)
     return "; ".join(parts)
-
-
-def _show_price(price: Price) -> str:
-    parts = [(price.call, "call"), (price.second, "second"), (price.tokens, "1000 tokens")]
-    return " + ".join(f"${amount:g} per {unit}" for amount, unit in parts if amount)
 
 
 def _first_line(text: str | None, longest: int = _LINE) -> str:
