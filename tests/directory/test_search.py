@@ -14,7 +14,7 @@ from hypothesis import strategies as some
 
 from agent3.directory.choice import choose, closest, index_capabilities
 from agent3.directory.documents import documents_of
-from agent3.directory.search import Index, Match
+from agent3.directory.search import Index
 from agent3.directory.words import detect_language, stem, terms
 from agent3.model import Agent, Capability
 from agent3.sentences.tokens import LONGEST

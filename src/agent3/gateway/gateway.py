@@ -157,7 +157,9 @@ class Gateway:
         limit = max(1, min(limit, 50))
         accept = self.accepts(caller.principal, filters)
         if (protocol := (filters or {}).get("protocol")) is not None and protocol not in self.core.connectors:
-            raise ValidationError(f"Unknown protocol {protocol!r}. There are {', '.join(sorted(self.core.connectors))}.")
+            raise ValidationError(
+                f"Unknown protocol {protocol!r}. There are {', '.join(sorted(self.core.connectors))}."
+            )
         media_types: set[str] = set()
         if (media_type := (filters or {}).get("mediaType")) is not None:
             accept = self._noting_media_types(caller.principal, accept, media_types)
@@ -185,8 +187,8 @@ class Gateway:
         elif not shown:
             answer["hint"] = _NOTHING_FOUND if query.strip() and not filters else _NOTHING_THERE
             if media_types and media_type not in media_types:
-                known = ", ".join(sorted(media_types))
-                answer["hint"] = f"Nothing that fits takes or gives {media_type!r}, only {known}. {_NOTHING_THERE}"
+                only = ", ".join(sorted(media_types))
+                answer["hint"] = f"Nothing that fits takes or gives {media_type!r}, only {only}. {_NOTHING_THERE}"
         if not shown:
             return answer
         return fit(answer, max_tokens or limit * TOKENS_PER_HIT[detail])

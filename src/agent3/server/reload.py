@@ -118,7 +118,7 @@ def _serve(serve: Serve, settings: Settings, reference: str, listener: socket.so
         serve(settings, reference, listener)
     except Agent3Error as error:
         return error.message
-    except Exception as error:
+    except Exception as error:  # noqa: BLE001 - whatever it is, callers are told
         traceback.print_exc()
         return f"{reference} could not be served: {type(error).__name__}: {error}"
     except SystemExit as error:
@@ -144,7 +144,7 @@ def _answer_with(wrong: str, settings: Settings, listener: socket.socket) -> Non
             self.end_headers()
             self.wfile.write(body)
 
-        do_POST = do_PUT = do_DELETE = do_GET
+        do_POST = do_PUT = do_DELETE = do_GET  # noqa: N815 - as they are called there
 
         def log_message(self, format: str, *args: object) -> None:  # noqa: A002 - as it is called there
             pass
