@@ -135,7 +135,8 @@ def commands(app: Any = cli, before: str = "") -> dict[str, Any]:
 
 
 def options(command: Any) -> set[str]:
-    return {name for one in command.assemble_argument_collection() if one.show for name in one.names}
+    arguments = command.assemble_argument_collection(default_parameter=cli.default_parameter)
+    return {name for one in arguments if one.show for name in one.names}
 
 
 def test_every_command_and_option_is_in_the_reference_and_no_other() -> None:

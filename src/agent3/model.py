@@ -100,6 +100,11 @@ class Price(Struct, frozen=True, omit_defaults=True):
     second: float = 0.0
     tokens: float = 0.0
 
+    def describe(self) -> str:
+        """For people: what costs something, by its unit; empty where nothing does."""
+        parts = [(self.call, "call"), (self.second, "second"), (self.tokens, "1000 tokens")]
+        return " + ".join(f"${amount:g} per {unit}" for amount, unit in parts if amount)
+
 
 class Hints(Struct, frozen=True, omit_defaults=True):
     """What a capability promises of itself. A remote one's hints are its own word and no proof."""

@@ -42,6 +42,7 @@ __all__ = [
     "database_url",
     "find_misspelt_variables",
     "load",
+    "settings_file",
 ]
 
 
@@ -444,6 +445,11 @@ def database_url(settings: Settings) -> str:
     return f"sqlite:///{folder / 'agent3.db'}"
 
 
+def settings_file(path: Path | str | None = None, environment: Mapping[str, str] = os.environ) -> Path:
+    """The file that ``load`` reads, if it is there: the one named, else of ``AGENT3_CONFIG``, else agent3.toml here."""
+    return Path(path or environment.get("AGENT3_CONFIG") or "agent3.toml")
+
+
 def load(
     path: Path | str | None = None,
     environment: Mapping[str, str] = os.environ,
@@ -451,7 +457,7 @@ def load(
 ) -> Settings:
     """Read the file (if any), then the environment, then ``overrides``; later ones win. Errors name the place."""
     given = path or environment.get("AGENT3_CONFIG")
-    file = Path(given) if given else Path("agent3.toml")
+    file = settings_file(path, environment)
     tables: dict[str, Any] = {}
     if given or file.is_file():
         try:

@@ -77,6 +77,7 @@ def test_pages_show_every_row_once_the_latest_first(url: str) -> None:
         wanted = [f"{number:05}" for number in range(19, -1, -1)]
         for limit in (1, 3, 7, 20, 100):
             assert await ids(database, limit=limit) == wanted
+        assert (await History(database, SeededEnv()).find(LOCAL, Wanted(limit=20))).next is None
 
     using(url, story)
 
@@ -168,10 +169,10 @@ def test_following_shows_each_call_once_when_it_has_ended(url: str) -> None:
     using(url, story)
 
 
-@pytest.mark.parametrize("wanted", [Wanted(limit=0), Wanted(limit=1_001), Wanted(cursor="?"), Wanted(cursor="e30")])
+@pytest.mark.parametrize("wanted", [Wanted(limit=0), Wanted(limit=1_001), Wanted(cursor="?"), Wanted(status="bogus")])
 def test_an_impossible_page_is_refused(wanted: Wanted) -> None:
     async def story(database: Database) -> None:
-        with pytest.raises(ValidationError, match=r"limit|cursor"):
+        with pytest.raises(ValidationError, match=r"limit|cursor|Unknown status 'bogus'. There are done, failed"):
             await History(database, SeededEnv()).find(LOCAL, wanted)
 
     using(":memory:", story)
@@ -217,13 +218,16 @@ def test_statistics_are_the_same_before_and_after_they_are_counted(url: str) -> 
             "tokens": 100,
             "cost": 5.0,
         }
+        # One call is its own quantile.
+        assert [(one["p50"], one["p95"]) for one in before if one["agent"] == "pasta"] == [(20.0, 20.0)]
         # What does not exist, and what may not be called, has no name of its own.
         assert {one["agent"] for one in before} == {"pizza", "pasta", ""}
         assert [one["refused"] for one in before if one["agent"] == ""] == [2]
         assert [one["caller"] for one in await told(counting, ALICE, by=("caller",))] == ["alice"]
         assert await told(counting, ALICE, caller="bob") == []
-        await write(database, row(30, at=START + 40_000))
+        await write(database, row(30, at=START + 40_000, status="failed", code="declined"))
         assert sum(one["calls"] for one in await told(counting)) == 14
+        assert sum(one["failed"] for one in await told(counting)) == 1, "what its caller forbade is no failure"
 
     using(url, story)
 

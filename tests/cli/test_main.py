@@ -127,6 +127,7 @@ def test_search_prints_a_table_or_json(at: Command) -> None:
     assert at("search", "pizza", "--json").json["agents"][0]["id"] == "pizza"
     nothing = at("search", "zzzzqqq")
     assert (nothing.code, "Nothing fits 'zzzzqqq'" in nothing.out) == (0, True)
+    assert at("search", "pizza", "--no-read-only").out.splitlines()[1].startswith("pizza")
     assert at("search", "demo", "--limit", "1", "--json").json["count"] == 1
     assert at("search", "x", "--limit", "99").code == 2
 
@@ -166,6 +167,8 @@ def test_show_is_a_page_that_a_stranger_cannot_paint_on(capfd: pytest.CaptureFix
         "name": "order\x1b[31m",
         "description": "Orders",
         "inputSchema": {"properties": properties, "required": ["size"]},
+        "hints": {"consequential": True},
+        "price": {"call": 0.01},
     }
     body: dict[str, Any] = {
         "id": "x",
@@ -180,6 +183,7 @@ def test_show_is_a_page_that_a_stranger_cannot_paint_on(capfd: pytest.CaptureFix
     page = capfd.readouterr().out
     assert "\x1b" not in page
     assert "rated 4.5 by 2" in page
+    assert "(consequential, $0.01 per call)" in page
     rows = {line.split()[0]: " ".join(line.split()[1:]) for line in page.splitlines() if line.startswith("  ")}
     assert rows["size"] == '"small" | "large" required How [bold]large'
     assert rows["many"] == "integer default 1"
@@ -506,6 +510,42 @@ class Terminal:
         while self._read():
             pass
         return self.process.wait(60)
+
+
+FORM = """
+from dataclasses import dataclass
+from typing import Literal
+from agent3 import App, Context
+app = App("desk")
+
+@dataclass
+class Guest:
+    name: str
+    seat: Literal["window", "aisle"] = "aisle"
+
+@app.capability
+async def sign_up(ctx: Context) -> str:
+    "Sign somebody up."
+    guest = await ctx.ask("Please fill this in:", Guest)
+    return f"{guest.name} sits at the {guest.seat}"
+"""
+
+
+def test_a_form_shows_its_fields_and_an_empty_line_is_no_answer_to_what_it_requires(tmp_path: Path) -> None:
+    file = tmp_path / "desk.py"
+    file.write_text(FORM)
+    with gateway(tmp_path / "data", str(file)) as door:
+        with Terminal(door.data, "call", "desk", "--capability", "sign_up") as terminal:
+            terminal.until("or name alone.")
+            assert "name (string, required)" in terminal.seen
+            assert "optional, default" in terminal.seen
+            terminal.type("\n")
+            terminal.until("An answer is needed")
+            terminal.type("Ann\n")
+            assert terminal.end() == 0
+            assert "Ann sits at the aisle" in terminal.seen
+        alone = run_agent3(door.data, "call", "desk", "--capability", "sign_up")
+        assert (alone.returncode, "name (string, required)" in alone.stdout) == (3, True)
 
 
 def test_a_person_at_a_terminal_is_asked_until_the_answer_fits(running: Process) -> None:

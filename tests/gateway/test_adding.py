@@ -728,3 +728,9 @@ def test_a_credential_that_the_running_gateway_lacks_is_named_at_once(tmp_path: 
 
 def test_a_loop_that_is_found_is_one_error_at_every_door() -> None:
     assert (LoopDetected.code, LoopDetected.http_status, LoopDetected.retryable) == ("loop_detected", 508, False)
+
+
+def test_a_server_that_asks_while_it_is_added_causes_no_warning(tmp_path: Path) -> None:
+    added = run_agent3(tmp_path, "add", shlex.join(command("--curious")))
+    assert added.returncode == 0, added.stderr
+    assert "question" not in added.stderr

@@ -221,6 +221,61 @@ def test_what_is_down_stands_behind_what_is_up_and_says_so() -> None:
     run(story())
 
 
+def test_price_and_health_never_turn_a_search_upside_down() -> None:
+    def offer(name: str, description: str) -> Capability:
+        return Capability(name=name, description=description, routes=ROUTES)
+
+    remind = offer("create_reminder", "Create a reminder")
+    forecast = offer("forecast", "The weather of tomorrow")
+    # Down, and by far the best for its words.
+    tides = Agent(id="sea", name="Sea", capabilities=(offer("tides", "Tides"),), meta={UNREACHABLE: {"why": "x"}})
+    other = Agent(id="boat", name="Boat", capabilities=(offer("sail", "Sail with the tides"),))
+
+    async def story() -> None:
+        async with opened(
+            Agent(id="weather", name="weather", capabilities=(remind, forecast)), *twins("dear", "free"), tides, other
+        ) as server:
+            for agent in ("weather", "dear"):
+                await server.core.parts.prices.set(agent, "forecast", Price(call=1.0))
+            named = [(hit["id"], hit["capability"]) for hit in (await ask(server, "weather"))["agents"]]
+            assert named.index(("weather", "forecast")) < named.index(("weather", "create_reminder"))
+            equals = [hit["id"] for hit in (await ask(server, "forecast"))["agents"]]
+            assert equals.index("free") < equals.index("dear"), "between equals the price decides"
+            assert [hit["id"] for hit in (await ask(server, "tides"))["agents"]] == ["sea", "boat"]
+
+    run(story())
+
+
+def test_what_only_the_description_of_its_agent_names_is_left_out_beside_better_hits() -> None:
+    tools = [Capability(name=name, description="", routes=ROUTES) for name in ("echo", "environment")]
+    toolbox = Agent(id="box", name="Box", description="Tools: echo, environment, sum", capabilities=tuple(tools))
+    adders = [
+        Agent(id=f"adder-{n}", name="Adder", capabilities=(Capability(name="sum_numbers", routes=ROUTES),))
+        for n in range(3)
+    ]
+
+    async def story() -> None:
+        async with opened(toolbox, *adders[:2]) as server:
+            few = [hit["id"] for hit in (await ask(server, "sum of two numbers"))["agents"]]
+            assert few == ["adder-0", "adder-1", "box", "box"]
+            await server.directory.add(adders[2])
+            enough = [hit["id"] for hit in (await ask(server, "sum of two numbers"))["agents"]]
+            assert enough == ["adder-0", "adder-1", "adder-2"]
+
+    run(story())
+
+
+def test_a_filter_that_nothing_can_meet_names_what_there_is() -> None:
+    async def story() -> None:
+        async with opened(FX, BANK) as server:
+            with pytest.raises(ValidationError, match=r"Unknown protocol 'htp'\. There are a2a, .*mcp"):
+                await ask(server, "money", filters={"protocol": "htp"})
+            nothing = await ask(server, "money", filters={"mediaType": "image/png"})
+            assert "takes or gives 'image/png', only application/json, text/csv" in nothing["hint"]
+
+    run(story())
+
+
 def test_an_agent_whose_circuit_is_open_is_failing() -> None:
     async def story() -> None:
         async with opened(FX, BANK) as server:

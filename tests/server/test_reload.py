@@ -13,7 +13,10 @@ from contextlib import contextmanager
 from pathlib import Path
 from typing import IO
 
+import pytest
+
 from agent3 import Agent3Error, Client
+from agent3.errors import AccessError, Unavailable
 from tests.support.gateway import environment, run_agent3
 
 APP = """
@@ -78,6 +81,11 @@ def test_a_changed_file_is_served_at_the_same_address_and_a_broken_one_is_told(t
         file.write_text("app = (")
         until(lines, "app.py changed: starting again")
         assert "SyntaxError" in until(lines, "could not be loaded")
+        # Nobody waits for what cannot come, whether the gateway is named or found.
+        with Client(url) as gateway, pytest.raises(Unavailable, match=r"app\.py could not be loaded: SyntaxError"):
+            gateway.call("greeter", input={"name": "Ada"})
+        found = run_agent3(tmp_path / "data", "call", "greeter", "--input", '{"name": "Ada"}')
+        assert (found.returncode, "app.py could not be loaded: SyntaxError" in found.stderr) == (5, True), found
         file.write_text(APP.replace("WORD", "Good evening"))
         until(lines, "app.py changed: starting again", 2)
         assert until(lines, "agent3 serves at", 2).split()[-1] == url
@@ -86,6 +94,22 @@ def test_a_changed_file_is_served_at_the_same_address_and_a_broken_one_is_told(t
         process.send_signal(signal.SIGTERM)
         assert process.wait(60) == 0
         assert not any("Traceback" in line for line in lines)
+
+
+def test_the_settings_are_read_again(tmp_path: Path) -> None:
+    (tmp_path / "app.py").write_text(APP)
+    with reloading(tmp_path) as (_, lines):
+        url = until(lines, "agent3 serves at").split()[-1]
+        settings = tmp_path / "agent3.toml"
+        settings.write_text("[limits\n")
+        until(lines, "agent3.toml changed: starting again")
+        until(lines, "agent3.toml is not valid TOML")
+        with Client(url) as gateway, pytest.raises(Unavailable, match="not valid TOML"):
+            gateway.call("greeter", input={"name": "Ada"})
+        settings.write_text('[[rules]]\neffect = "deny"\n')
+        until(lines, "agent3 serves at", 2)
+        with Client(url) as gateway, pytest.raises(AccessError, match="No rule allows"):
+            gateway.call("greeter", input={"name": "Ada"})
 
 
 def test_a_caller_waits_through_a_restart_and_is_not_refused(tmp_path: Path) -> None:

@@ -23,6 +23,8 @@ __all__ = ["MOST", "History", "Page", "Wanted"]
 
 MOST = 1_000
 """Rows on one page."""
+STATUSES = ("done", "failed", "needs", "working", "denied", "refused", "canceled")
+"""How a row can stand."""
 _LOOKED_AT = 20_000
 """Rows that one page looks at; where too few of them match, it is shorter and says where to go on."""
 _SETTLED = 1.0
@@ -76,6 +78,8 @@ class History:
         """One page. ValidationError for a limit or a cursor that cannot be."""
         if not 1 <= wanted.limit <= MOST:
             raise ValidationError(f"limit is {wanted.limit}; give one from 1 to {MOST}.")
+        if wanted.status is not None and wanted.status not in STATUSES:
+            raise ValidationError(f"Unknown status {wanted.status[:40]!r}. There are {', '.join(STATUSES)}.")
         if wanted.follow:
             return await self._follow(reader, wanted)
         rules, filters = self._rules(reader, wanted)
@@ -94,9 +98,10 @@ class History:
             f" AS looked {narrow} ORDER BY at DESC, id DESC LIMIT ?",
             *given,
             *more,
-            wanted.limit,
+            wanted.limit + 1,
         )
-        end: Row | None = rows[-1] if len(rows) == wanted.limit else None
+        rows, is_full = rows[: wanted.limit], len(rows) > wanted.limit
+        end: Row | None = rows[-1] if is_full else None
         if end is None and filters:
             end = await self._database.one(
                 f"SELECT at, id FROM calls {where} ORDER BY at DESC, id DESC LIMIT 1 OFFSET {_LOOKED_AT - 1}", *given

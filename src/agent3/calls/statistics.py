@@ -49,6 +49,8 @@ _ENDED = "(at + seconds)"
 # A name that does not exist is a stranger's choice: all of them are one.
 _NOBODY = "status IN ('denied', 'refused') AND (code LIKE '%not_found' OR status = 'denied')"
 _RAN = "status NOT IN ('denied', 'refused')"
+# What its caller forbade or took back was not done, as it should be.
+_FAILED = "status = 'failed' AND COALESCE(code, '') <> 'declined'"
 
 
 def _bucket(number: int) -> str:
@@ -62,7 +64,7 @@ SELECT {{hour}} AS hour, principal,
     CASE WHEN {_NOBODY} THEN '' ELSE agent END AS agent,
     CASE WHEN {_NOBODY} THEN '' ELSE capability END AS capability,
     COUNT(*) AS calls,
-    CAST(SUM(CASE WHEN status = 'failed' THEN 1 ELSE 0 END) AS BIGINT) AS failed,
+    CAST(SUM(CASE WHEN {_FAILED} THEN 1 ELSE 0 END) AS BIGINT) AS failed,
     CAST(SUM(CASE WHEN {_RAN} THEN 0 ELSE 1 END) AS BIGINT) AS refused,
     SUM(CASE WHEN {_RAN} THEN seconds ELSE 0.0 END) AS seconds,
     CAST(SUM(tokens) AS BIGINT) AS tokens, SUM(cost) AS cost,
@@ -188,15 +190,16 @@ class Statistics:
             if "day" in group:
                 group["day"] = _day_name(int(group["day"]))
             ran = int(row["calls"]) - int(row["refused"])
+            mean = round(float(row["seconds"]) / ran, 6) if ran else None
             found.append(
                 group
                 | {
                     "calls": int(row["calls"]),
                     "failed": int(row["failed"]),
                     "refused": int(row["refused"]),
-                    "mean": round(float(row["seconds"]) / ran, 6) if ran else None,
-                    "p50": quantile(spread, 0.5),
-                    "p95": quantile(spread, 0.95),
+                    "mean": mean,
+                    "p50": mean if ran == 1 else quantile(spread, 0.5),
+                    "p95": mean if ran == 1 else quantile(spread, 0.95),
                     "tokens": int(row["tokens"]),
                     "cost": round(float(row["cost"]), 9),
                 }

@@ -5,18 +5,21 @@ from __future__ import annotations
 import json
 import time
 from collections.abc import Mapping
-from typing import TYPE_CHECKING, Any, Literal
+from typing import TYPE_CHECKING, Annotated, Any, Literal
+
+from cyclopts import Parameter
 
 from agent3.cli.options import GatewayOptions, connect
-from agent3.cli.output import make_console, make_table
-from agent3.model import one_line
+from agent3.cli.output import make_console, make_table, with_command_names
+from agent3.model import Price, one_line
 from agent3.terminal.output import clean, print_indented, print_result
 
 if TYPE_CHECKING:
     from rich.console import Console
 
-__all__ = ["list_agents", "print_agent", "search", "show"]
+__all__ = ["list_agents", "print_agent", "search", "show", "type_text"]
 
+_MARKS = {"read_only": "read-only", "consequential": "consequential"}
 _WORDS = 160
 """Characters of one cell in a list; agent3 show tells the rest."""
 _LIMIT = 50
@@ -36,7 +39,7 @@ def search(
     provider: str | None = None,
     media_type: str | None = None,
     max_price: float | None = None,
-    read_only: bool | None = None,
+    read_only: Annotated[bool | None, Parameter(negative="--no-read-only")] = None,
     options: GatewayOptions = GatewayOptions(),  # noqa: B008 - frozen
 ) -> None:
     """Find what can do something, among the capabilities of all agents.
@@ -77,7 +80,7 @@ def search(
     if given := {name: value for name, value in filters.items() if value is not None}:
         arguments["filters"] = given
     found = connect(options).search(arguments)
-    print_result(found, options.json, _print_hits)
+    print_result(found, options.json, lambda found: _print_hits(found, filtered=bool(given)))
 
 
 def list_agents(*, options: GatewayOptions = GatewayOptions()) -> None:  # noqa: B008 - frozen
@@ -100,9 +103,11 @@ def show(agent: str, *, card: bool = False, options: GatewayOptions = GatewayOpt
     print_result(body, options.json, print_indented if card else print_agent)
 
 
-def _print_hits(found: Mapping[str, Any]) -> None:
+def _print_hits(found: Mapping[str, Any], *, filtered: bool) -> None:
     if not found["agents"]:
         print(f"Nothing fits {found['query']!r}. Try other words; agent3 list shows all agents.")
+        if filtered and "hint" in found:
+            print(with_command_names(clean(found["hint"])))
         return
     table = make_table("agent", "capability", "what it does", "why", "rating")
     for hit in found["agents"]:
@@ -191,7 +196,12 @@ def _sign_in_text(sign_in: Mapping[str, Any]) -> str:
 def _print_capability(console: Console, capability: Mapping[str, Any]) -> None:
     from rich.padding import Padding
 
-    console.print(f"\n{clean(capability['name'])}", style="bold")
+    hints = capability.get("hints") or {}
+    marks = [word for name, word in _MARKS.items() if hints.get(name)]
+    if price := Price(**(capability.get("price") or {})).describe():
+        marks.append(price)
+    marked = f" ({', '.join(marks)})" if marks else ""
+    console.print(clean(f"\n{capability['name']}{marked}"), style="bold")
     if capability["description"]:
         console.print(Padding(clean(capability["description"]), (0, 0, 0, 2), expand=False))
     for one in capability.get("routes") or ():
@@ -209,12 +219,12 @@ def _print_capability(console: Console, capability: Mapping[str, Any]) -> None:
             required = "optional"
         else:
             required = f"default {json.dumps(known['default'], ensure_ascii=False)}"
-        cells = (name, _type_text(known), required, str(known.get("description", "")))
+        cells = (name, type_text(known), required, str(known.get("description", "")))
         table.add_row(*(clean(cell) for cell in cells))
     console.print(Padding(table, (0, 0, 0, 2), expand=False))
 
 
-def _type_text(definition: Mapping[str, Any]) -> str:
+def type_text(definition: Mapping[str, Any]) -> str:
     """The type of a parameter, in a word or a few."""
     if "enum" in definition:
         return " | ".join(json.dumps(value, ensure_ascii=False) for value in definition["enum"])
@@ -222,10 +232,10 @@ def _type_text(definition: Mapping[str, Any]) -> str:
         return json.dumps(definition["const"], ensure_ascii=False)
     for choice in ("anyOf", "oneOf"):
         if choice in definition:
-            return " | ".join(_type_text(variant) for variant in definition[choice] if isinstance(variant, dict))
+            return " | ".join(type_text(variant) for variant in definition[choice] if isinstance(variant, dict))
     if "$ref" in definition:
         return str(definition["$ref"]).rpartition("/")[2]
     kind = definition.get("type", "any")
     if kind == "array" and isinstance(definition.get("items"), dict):
-        return f"array of {_type_text(definition['items'])}"
+        return f"array of {type_text(definition['items'])}"
     return " | ".join(kind) if isinstance(kind, list) else str(kind)

@@ -247,7 +247,7 @@ def price(
     agent, capability = _find_priced(gateway, what)
     body: dict[str, Any] = {"agentId": agent, "price": None if unset else given}
     found = gateway.price(body | ({"capability": capability} if capability else {}))
-    print_result(found, options.json, _print_prices)
+    print_result(found, options.json, lambda found: _print_prices(found, what if unset else None))
 
 
 def _find_priced(gateway: Gateway, what: str) -> tuple[str, str | None]:
@@ -293,7 +293,8 @@ def _print_record(record: Mapping[str, Any]) -> None:
         )
         for name, value in turn.items():
             if value is not None and name not in ("agent", "capability", "turn", "status", "body"):
-                console.print(clean(f"  {name}: {_when(turn) if name == 'at' else value}"), markup=False)
+                shown = _when(turn) if name == "at" else f"{value:.3f}" if name == "seconds" else value
+                console.print(clean(f"  {name}: {shown}"), markup=False)
         for name, value in (turn.get("body") or {}).items():
             if value is not None and name != "kind":
                 console.print(clean(f"  {name}: {value}"), markup=False)
@@ -312,14 +313,14 @@ def _print_statistics(found: Mapping[str, Any]) -> None:
     make_console().print(table)
 
 
-def _print_prices(found: Mapping[str, Any]) -> None:
+def _print_prices(found: Mapping[str, Any], forgotten: str | None) -> None:
+    if forgotten is not None:
+        print(clean(f"{forgotten}: no price is set now."))
     for one in found["prices"]:
         what = f"{found['agent']}/{one['capability']}"
         print(
             clean(f"{what}: ${one['call']:g} a call, ${one['second']:g} a second, ${one['tokens']:g} per 1000 tokens")
         )
-    if not found["prices"]:
-        print(f"No price is set for {found['agent']}.")
 
 
 def _line(call: Mapping[str, Any]) -> str:

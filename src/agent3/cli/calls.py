@@ -4,19 +4,24 @@ from __future__ import annotations
 
 import json
 import sys
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from shlex import quote
 from typing import Annotated, Any
 
 from cyclopts import Parameter
 
+from agent3.cli.agents import type_text
 from agent3.cli.exit_codes import QUESTION, exit_code
 from agent3.cli.options import GatewayOptions, connect
 from agent3.cli.output import is_interactive, print_error
 from agent3.errors import ValidationError, by_code
+from agent3.model import one_line
 from agent3.terminal.output import clean, print_indented, print_note, print_result
 
 __all__ = ["call", "print_answer"]
+
+_WORDS = 160
+"""Characters of what a form says of one field."""
 
 
 def call(
@@ -98,22 +103,49 @@ def _ask_person(questions: list[dict[str, Any]]) -> dict[str, Any] | None:
         if url := question.get("url"):
             print(f"  Open {url}, then press Enter.")
         try:
-            answers[question["id"]] = input(f"{_question_text(question)} ")
+            said = input(f"{_question_text(question)} ")
+            while not said.strip() and not url and (said := _answer_without_words(question)) is None:
+                said = input("An answer is needed; Ctrl-D leaves the question open. ")
         except (EOFError, KeyboardInterrupt):
             print()
             return None
+        answers[question["id"]] = said
     return answers
 
 
+def _answer_without_words(question: Mapping[str, Any]) -> Any:
+    """What Enter alone says: the default, or nothing where a form requires nothing; None where it is no answer."""
+    schema = question.get("schema") or {}
+    if schema.get("type") == "object" and schema.get("properties") and not schema.get("required"):
+        return {}
+    return schema.get("default")
+
+
 def _question_text(question: Mapping[str, Any]) -> str:
-    """A question, with the choices that it does not name itself."""
+    """A question, with the choices that it does not name itself, or the fields of its form."""
     from agent3.schema.coercion import choices  # loads the validator, which other calls do without
 
-    offered = [str(choice) for choice in choices(question.get("schema"))]
+    schema = question.get("schema") or {}
+    if len(fields := schema.get("properties") or {}) > 1:
+        return clean("\n".join([question["text"], *_form_lines(fields, schema.get("required") or ())]))
+    offered = [str(choice) for choice in choices(schema)]
     if offered == ["yes", "no"] and "¿" in question["text"]:
         offered = ["sí", "no"]
     hint = f" ({' / '.join(offered)})" if any(choice not in question["text"] for choice in offered) else ""
     return f"{question['text']}{hint}"
+
+
+def _form_lines(fields: Mapping[str, Any], required: Sequence[str]) -> Iterator[str]:
+    """The fields of a form, and how they are answered in one line."""
+    for name, given in fields.items():
+        field = given if isinstance(given, Mapping) else {}
+        need = "required" if name in required else "optional"
+        default = f", default {json.dumps(field['default'], ensure_ascii=False)}" if "default" in field else ""
+        told = one_line(str(field.get("description") or field.get("title") or ""), _WORDS)
+        yield f"  {name} ({type_text(field)}, {need}{default}){': ' if told else ''}{told}"
+    alone = f", or {required[0]} alone" if len(required) == 1 else ""
+    example = dict.fromkeys(required or [next(iter(fields))], "…")
+    yield f"Answer with JSON, such as {json.dumps(example, ensure_ascii=False)}{alone}."
 
 
 def _next_command(agent: str, answer_text: str, answer: Mapping[str, Any], options: GatewayOptions) -> str:

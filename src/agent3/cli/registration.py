@@ -210,7 +210,10 @@ def _ask_for_missing(settings: Settings, added: Sequence[Agent]) -> dict[str, li
 
 def _example(agent: Agent) -> str | None:
     """A call that can be made as it stands and changes nothing that its author warns of; None where there is none."""
-    for capability in sorted(agent.capabilities, key=lambda one: not one.hints.read_only):
+    # First what only reads, and of that what its author gives an example of: a made-up one may show an error.
+    for capability in sorted(
+        agent.capabilities, key=lambda one: (not one.hints.read_only, not (one.phrases or one.examples))
+    ):
         if capability.hints.consequential:
             continue
         start = f"agent3 call {quote(agent.id)}"

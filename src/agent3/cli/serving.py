@@ -12,7 +12,7 @@ from agent3.server.demo import agents as demo_agents
 from agent3.server.loading import load_agents
 from agent3.server.reload import serve_reloading
 from agent3.server.run import Beside, serve_forever, serve_stdio
-from agent3.settings import Settings
+from agent3.settings import Settings, settings_file
 
 __all__ = ["mcp", "serve"]
 
@@ -48,16 +48,19 @@ def serve(
     demo:
         Include the demo: a few small agents, and the travel demo of agent3 demo.
     reload:
-        Start again whenever a Python file in the folder of the agent changes; for development.
+        Start again whenever a Python file in the folder of the agent changes, or the settings file; for development.
     """
-    settings = load_settings(config, db, host, port, grpc)
+
+    def read() -> Settings:
+        return load_settings(config, db, host, port, grpc)
+
     if reload and agent is None:
         raise SetupError("--reload follows the file of an agent: name one, such as travel.py:app.")
     if not reload:
-        serve_forever(settings, _agents(agent, demo), beside=_stage() if demo else None)
+        serve_forever(read(), _agents(agent, demo), beside=_stage() if demo else None)
     else:
         assert agent is not None
-        serve_reloading(settings, agent, _serve_with_demo if demo else _serve_alone)
+        serve_reloading(read, settings_file(config), agent, _serve_with_demo if demo else _serve_alone)
 
 
 def mcp(agent: str | None = None, *, db: str | None = None, config: Path | None = None, demo: bool = False) -> None:

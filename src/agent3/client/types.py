@@ -111,6 +111,7 @@ class Hit:
     description: str
     status: str
     score: float | None
+    """How well an agent fits, from 0 to 1; only ``agents`` tells it, and search gives the best first without it."""
     rating: float | None
     raw: Mapping[str, Any]
 

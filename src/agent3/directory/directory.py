@@ -87,13 +87,15 @@ Accept: TypeAlias = Callable[[Agent, Capability | None], bool]
 class Hit(Struct, frozen=True):
     """A capability that was found, how well it fits, from 0 to 1, and which words of the query are in which field.
 
-    ``capability`` is None for an agent that offers none, and in a list of agents.
+    ``capability`` is None for an agent that offers none, and in a list of agents. The ``score`` of an exact name is 1;
+    ``fit`` is what the words alone say, which tells the capabilities of an agent apart that was named exactly.
     """
 
     agent: Agent
     capability: Capability | None
     score: float
     why: Mapping[str, Sequence[str]] = {}
+    fit: float = 1.0
 
 
 class Hits(list[Hit]):
@@ -320,7 +322,7 @@ class Directory:
         ranking = await self._rank(query)
         matches = chain(named.values(), (match for match in ranking if match[:2] not in named))
         hits = Hits(
-            Hit(agent, capability, match.score, explain(agent, capability, ranking.query.words))
+            Hit(agent, capability, match.score, explain(agent, capability, ranking.query.words), match.fit)
             for agent, capability, match in await self._walk(matches, limit, accept)
         )
         hits.indexing = indexing

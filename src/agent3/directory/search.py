@@ -38,6 +38,8 @@ class Match(NamedTuple):
     agent: str
     capability: str | None
     score: float
+    fit: float = 1.0
+    """The same by the words alone, where the exact name of an agent names all its capabilities."""
 
 
 class Ranking:
@@ -74,11 +76,11 @@ class Ranking:
         exact = frozenset(self._exact)
         if exact:
             rows = np.flatnonzero(np.isin(self.numbers, np.fromiter(exact, np.int64, len(exact))))
-            for match, _ in self._sort(rows, frozenset()):
-                yield match._replace(score=1.0)
+            for match, score in self._sort(rows, frozenset()):
+                yield match._replace(score=1.0, fit=round(score / self.best, 4) if self.best > 0 else 1.0)
         for rows in self._portions():
             for match, score in self._sort(rows, exact):
-                yield match._replace(score=round(0.99 * score / self.best, 4))
+                yield match._replace(score=round(0.99 * score / self.best, 4), fit=round(score / self.best, 4))
 
     def _portions(self) -> Iterator[NDArray[np.intp]]:
         above = math.inf

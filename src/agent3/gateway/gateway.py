@@ -8,6 +8,7 @@ from __future__ import annotations
 
 from collections.abc import AsyncIterator, Awaitable, Callable, Coroutine, Mapping, Sequence
 from contextlib import suppress
+from itertools import islice
 from typing import Any
 
 import msgspec
@@ -155,6 +156,13 @@ class Gateway:
         self.count_question(caller.principal)
         limit = max(1, min(limit, 50))
         accept = self.accepts(caller.principal, filters)
+        if (protocol := (filters or {}).get("protocol")) is not None and protocol not in self.core.connectors:
+            raise ValidationError(
+                f"Unknown protocol {protocol!r}. There are {', '.join(sorted(self.core.connectors))}."
+            )
+        media_types: set[str] = set()
+        if (media_type := (filters or {}).get("mediaType")) is not None:
+            accept = self._noting_media_types(caller.principal, accept, media_types)
         # Some more than are shown: among those that fit almost equally well, what is known of the agents decides.
         candidates = await self.directory.search(query, 2 * limit + 10 if query.strip() else limit, accept, whole=False)
         known = list(dict.fromkeys(hit.agent.id for hit in candidates))
@@ -178,6 +186,9 @@ class Gateway:
             answer["hint"] = _INDEXING.format(*candidates.indexing)
         elif not shown:
             answer["hint"] = _NOTHING_FOUND if query.strip() and not filters else _NOTHING_THERE
+            if media_types and media_type not in media_types:
+                only = ", ".join(sorted(media_types))
+                answer["hint"] = f"Nothing that fits takes or gives {media_type!r}, only {only}. {_NOTHING_THERE}"
         if not shown:
             return answer
         return fit(answer, max_tokens or limit * TOKENS_PER_HIT[detail])
@@ -224,6 +235,17 @@ class Gateway:
             return not filters or matches_filters(agent, capability, filters, self.core.parts.prices.of)
 
         return accept
+
+    def _noting_media_types(self, principal: Principal, accept: Accept, into: set[str]) -> Accept:
+        """The same, which notes some of the media types of what the caller may see."""
+        visible = self.accepts(principal)
+
+        def noting(agent: Agent, capability: Capability | None) -> bool:
+            if capability is not None and len(into) < _MOST_NAMED and visible(agent, capability):
+                into.update(islice((*capability.input_modes, *capability.output_modes), _MOST_NAMED))
+            return accept(agent, capability)
+
+        return noting
 
     async def select(self, caller: Caller, agent_id: str) -> dict[str, Any]:
         """Everything one needs to decide whether and how to call an agent."""

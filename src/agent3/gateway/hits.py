@@ -29,8 +29,10 @@ _MOST_CHOICES = 8
 _MOST_WHY = 6
 _SWAY = 0.05
 """The share of the best score by which rating, health and price together can move a hit."""
-_PLENTY = 0.4
-"""The share of the best score from which a hit can stand before one whose agent is down."""
+_FAR = 0.4
+"""The share of the best score below which a hit by the description of its agent alone is far from what is meant."""
+_ENOUGH = 3
+"""Better hits beside which those are left out."""
 PriceOf: TypeAlias = Callable[[str, Capability], Price]
 """What a call of an agent's capability costs."""
 _SENTENCE = re.compile(r"(?<=[.!?。])\s|\n")
@@ -54,23 +56,24 @@ def arrange(
 ) -> list[Hit]:
     """The hits in the order in which they are shown, at most so many. ``reputation`` is from 0 to 1 for each agent.
 
-    An exact name stays first. What is down stands behind everything of use that is up; else the score decides, moved
-    by at most 5 % of the best.
+    An exact name stays first. Else the fit decides: what is known of an agent moves a hit by at most 5 % of the best.
     """
-    best = max((hit.score for hit in hits), default=1.0) or 1.0
+    best = max((hit.fit for hit in hits), default=1.0) or 1.0
+
+    def is_far(hit: Hit) -> bool:
+        return hit.why.keys() == {"agent text"} and hit.score < 1.0 and hit.fit < _FAR * best
 
     def key(hit: Hit) -> tuple[bool, bool, float]:
-        exact = hit.score == 1.0
-        down = not exact and status(hit.agent) != "active"
-        behind = down or hit.score < _PLENTY * best
-        standing = _standing(reputation.get(hit.agent.id, 0.5), _price(hit, price_of))
-        return not exact, behind, -(hit.score + _SWAY * best * standing)
+        down = status(hit.agent) != "active"
+        standing = -0.5 if down else _standing(reputation.get(hit.agent.id, 0.5), _price(hit, price_of))
+        return hit.score < 1.0, is_far(hit), -(hit.fit + _SWAY * best * standing)
 
-    return sorted(hits, key=key)[:limit]
+    near = [hit for hit in hits if not is_far(hit)]
+    return sorted(near if len(near) >= _ENOUGH else hits, key=key)[:limit]
 
 
 def _standing(reputation: float, price: Price) -> float:
-    """From -0.5 to 0.5: what callers met and say, less a little for what costs money."""
+    """From -0.5 to 0.4: what callers met and say, less a little for what costs money."""
     cost = price.call + price.second + price.tokens
     return max(-0.4, min(0.4, 1.6 * (reputation - 0.5))) - 0.1 * cost / (cost + 0.1)
 
@@ -128,7 +131,7 @@ def render(
         elif detail == "schema":
             body["inputSchema"] = capability.input_schema
         if (price := price_of(agent.id, capability)) != Price():
-            body["price"] = _show_price(price)
+            body["price"] = price.describe()
         if capability.routes:
             body["protocol"] = capability.routes[0].protocol
     else:
@@ -156,11 +159,6 @@ def _why(hit: Hit) -> str:
             parts.append(f"{name}: {', '.join(dict.fromkeys(said[:left]))}")
             left -= len(said)
     return "; ".join(parts)
-
-
-def _show_price(price: Price) -> str:
-    parts = [(price.call, "call"), (price.second, "second"), (price.tokens, "1000 tokens")]
-    return " + ".join(f"${amount:g} per {unit}" for amount, unit in parts if amount)
 
 
 def _first_line(text: str | None, longest: int = _LINE) -> str:

@@ -12,14 +12,14 @@ import io
 import math
 from collections.abc import Mapping
 from datetime import UTC, datetime
-from typing import Any, TypeVar
+from typing import Any, TypeVar, get_args
 
 import msgspec
 from msgspec import Struct
 
 from agent3.calls.history import History, Wanted
 from agent3.calls.prices import Prices
-from agent3.calls.statistics import Statistics, StatisticsWanted
+from agent3.calls.statistics import Group, Statistics, StatisticsWanted
 from agent3.env import Env
 from agent3.errors import ValidationError
 from agent3.model import Price, Principal
@@ -63,6 +63,8 @@ class Reports:
     async def stats(self, reader: Principal, query: Mapping[str, str]) -> dict[str, Any]:
         """Calls, failures, times, tokens and cost for each group."""
         given = {**query, "by": [one.strip() for one in query.get("by", "agent").split(",") if one.strip()]}
+        if unknown := [one for one in given["by"] if one not in get_args(Group)]:
+            raise ValidationError(f"Cannot group by {unknown[0][:40]!r}: group by {', '.join(get_args(Group))}.")
         wanted = _parse(given, StatisticsWanted)
         return {"by": list(wanted.by), "statistics": await self._statistics.read(reader, wanted)}
 

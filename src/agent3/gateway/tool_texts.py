@@ -195,7 +195,7 @@ TOOLS: tuple[ToolText, ...] = (
         name="agent3_invoke",
         output_schema=CARD,
         title="Show an agent's card",
-        description="Show an agent's raw card, for debugging. It calls nothing.",
+        description="Only show an agent's raw card, for debugging. To call an agent, use agent3_call.",
         input_schema=_object(["agentId"], agentId=_AGENT),
         read_only=True,
     ),

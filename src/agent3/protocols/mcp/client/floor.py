@@ -91,6 +91,11 @@ class Floor(Generic[CallT]):
             self._pause(seat)
             self._settle(without=seat)
 
+    @property
+    def is_empty(self) -> bool:
+        """Whether no call is under way that a question could belong to."""
+        return not self._seats and not self._given_up
+
     @asynccontextmanager
     async def wait_for_person(self, call: CallT) -> AsyncIterator[None]:
         """Others may work during this block, in which the call waits for an answer."""

@@ -218,6 +218,14 @@ class Session:
                 return
             for pending in self._running.values():
                 pending.restart_clock()
+            if self._floor.is_empty:
+                # Some ask for roots as soon as they are greeted, and may be gone before they are told.
+                log.debug("%s asked while no call was under way", self.channel.place)
+                text = "No call is under way that this could belong to"
+                body = jsonrpc.error(message.get("id"), jsonrpc.INVALID_REQUEST, text)
+                with suppress(Agent3Error, ServerError):
+                    await self.channel.tell(body, self.headers)
+                return
             async with self._floor.question() as asking:
                 body = await answer_request(message, asking)
             if asking is None:
