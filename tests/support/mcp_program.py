@@ -1,7 +1,8 @@
 """A small MCP server as a program, without any SDK: it starts at once, and does what a test tells it.
 
 Run as a script. ``--wait FILE`` answers nothing until that file is there, as a program does that is being installed;
-``--notes FILE`` gets a line with the process id for every start; ``--curious`` asks while it is looked at. Its tools: ``echo``; ``environment``, which gives one
+``--notes FILE`` gets a line with the process id for every start; ``--curious`` asks while it is looked at. Its tools:
+``echo``; ``environment``, which gives one
 variable; ``research``, which can only be called as a task and asks a question first; ``ask``, which asks and waits.
 """
 

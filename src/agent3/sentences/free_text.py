@@ -97,19 +97,24 @@ def _taker(form: Form, name: str, free: bool) -> _Taker | None:
             slot = candidates[0]
             if any(other.required for other in form.slots if other is not slot):
                 return None
-            told = slot not in said and "topic" in slot.words  # "tell me a story about …": only what it is about
-            return _Taker(slot.name, says and not told, needs_reading, slot in said or form.reading)
+            # "Tell me a story about …": only what it is about is meant.
+            says = says and (slot in said or "topic" not in slot.words)
+            return _Taker(slot.name, says, needs_reading, slot in said or form.reading)
     return None
 
 
 def find_refusal(capability: Capability, message: str, *, agent: str = "") -> Forbidden | None:
-    """Why a message is not passed on to a capability that takes it whole; None if it is."""
+    """Why a message is not passed on to a capability that takes it whole; None if it is. A long one is not read."""
+    if len(message) > LONGEST:
+        return None
     why = _why_not(capability, form_of(capability, agent), message)
     return None if why is None else Forbidden(why, detect_language(message))
 
 
 def drops_request(capability: Capability, answer: str) -> bool:
     """Whether an answer to a question about a request drops it: "never mind", "don't create it"."""
+    if len(answer) > LONGEST:
+        return False
     return is_withdrawal(answer) or (only_forbids(answer) and _speaks_of(form_of(capability), answer))
 
 
