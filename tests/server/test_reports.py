@@ -14,6 +14,7 @@ from urllib.parse import quote
 
 import pytest
 
+from agent3.observe.metrics import Metrics
 from agent3.protocols.functions import LocalAgent
 from agent3.queue import Queue
 from agent3.security.access import OPERATE
@@ -62,7 +63,7 @@ def house(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Hosted]:
         rates=(Rate(per_minute=1, burst=2, agent="echo", each="client"),),
         budgets=(Budget(usd=0.002, principal="bob", agent="pizza", action="refuse"),),
     )
-    with hosted(tmp_path_factory.mktemp("reports"), [*agents(), failing()], settings) as running:
+    with hosted(tmp_path_factory.mktemp("reports"), [*agents(), failing()], settings, Metrics()) as running:
         for who in ("alice", "bob"):
             door = running.as_(KEYS[who])
             door.call("shaky", "fine", capability="work")

@@ -25,6 +25,7 @@ from urllib.parse import urlsplit
 
 import uvicorn
 
+from agent3.observe.metrics import Metrics
 from agent3.protocols.functions import LocalAgent
 from agent3.server.app import app
 from agent3.server.build import Server, build
@@ -211,15 +212,20 @@ class _Starting:
 
 
 @contextmanager
-def hosted(folder: Path, agents: Sequence[LocalAgent] = (), settings: Settings | None = None) -> Iterator[Hosted]:
-    """A gateway in this process on a database of its own, until the end of the block."""
+def hosted(
+    folder: Path, agents: Sequence[LocalAgent] = (), settings: Settings | None = None, metrics: Metrics | None = None
+) -> Iterator[Hosted]:
+    """A gateway in this process on a database of its own, until the end of the block.
+
+    Without ``metrics`` it counts where every other one of this process does, and labels may be used up.
+    """
     chosen = settings or Settings()
     if not chosen.storage.url:
         import msgspec
 
         chosen = msgspec.structs.replace(chosen, storage=Storage(url=f"sqlite:///{folder / 'hosted.db'}"))
     start = _Starting()
-    thread = threading.Thread(target=lambda: asyncio.run(_host(chosen, agents, start)))
+    thread = threading.Thread(target=lambda: asyncio.run(_host(chosen, agents, start, metrics)))
     thread.start()
     assert start.ready.wait(START)
     try:
@@ -234,10 +240,10 @@ def hosted(folder: Path, agents: Sequence[LocalAgent] = (), settings: Settings |
         assert not thread.is_alive()
 
 
-async def _host(settings: Settings, agents: Sequence[LocalAgent], start: _Starting) -> None:
+async def _host(settings: Settings, agents: Sequence[LocalAgent], start: _Starting, metrics: Metrics | None) -> None:
     start.stop = asyncio.Event()
     try:
-        async with build(settings, agents) as server:
+        async with build(settings, agents, metrics=metrics) as server:
             listener = socket.create_server(("127.0.0.1", 0))
             doors = app(server)
             http = make_connection_class(  # as agent3 serve does
