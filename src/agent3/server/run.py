@@ -58,10 +58,11 @@ def serve_forever(
         async with _open(settings, agents, listener, beside) as opened:
             note = announce(opened.url, settings)
             try:
-                _greet(opened, settings, agents)
-                # What start-up made lives as long as the process; the collector need not look at it again.
-                gc.freeze()
-                await opened.http.serve(sockets=[listener])
+                with opened.http.capture_signals():  # from the first word on: who reads it may stop it at once
+                    _greet(opened, settings, agents)
+                    # What start-up made lives as long as the process; the collector need not look at it again.
+                    gc.freeze()
+                    await opened.http.serve(sockets=[listener])
             finally:
                 withdraw(note)
 
