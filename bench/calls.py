@@ -116,8 +116,9 @@ class _Core:
 class _Nowhere:
     """A database for the ledger that keeps nothing."""
 
-    async def append(self, table: str, columns: Sequence[str], rows: Sequence[Sequence[Any]]) -> None:
+    async def append(self, table: str, columns: Sequence[str], rows: Sequence[Sequence[Any]]) -> int:
         """Take the rows and forget them."""
+        return len(rows)
 
 
 @asynccontextmanager

@@ -59,7 +59,7 @@ __all__ = [
 
 ROOT = Path(__file__).resolve().parent.parent
 APPS = ROOT / "bench" / "apps"
-READY_SECONDS = 30.0
+READY_SECONDS = 120.0
 STOP_SECONDS = 5.0
 HEALTHY = Request("/healthz", "", method="GET")
 """What every server that is measured here must answer with 200 when it is ready."""
@@ -70,6 +70,7 @@ MODULES = (
     "crowd",
     "footprint",
     "gateway",
+    "growth",
     "healing",
     "mcp",
     "miniwob",

@@ -44,7 +44,7 @@ from bench.harness import Options, Result, Row, bench, measure, ratio, say
 from bench.load import percentile
 from bench.tool_sets import HELD_OUT, SOURCES, ToolSet, load_sets, read_exam
 
-__all__ = ["run"]
+__all__ = ["Words", "run"]
 
 CAPABILITIES = 100_000
 PER_AGENT = 10
@@ -177,7 +177,7 @@ def _bm25(one: ToolSet) -> Rank:
 # --- speed ----------------------------------------------------------------------------------------------------------
 
 
-class _Words:
+class Words:
     """Words with the frequencies of a language: a few everywhere, most almost nowhere."""
 
     def __init__(self, seed: int):
@@ -214,7 +214,7 @@ def _tidy(index: Index) -> None:
 
 def _speed() -> list[Row]:
     say(f"speed: {CAPABILITIES:,} capabilities")
-    words, index = _Words(1), Index()
+    words, index = Words(1), Index()
     database = sqlite3.connect(":memory:")
     database.execute("CREATE VIRTUAL TABLE tools USING fts5 (name, description, rest, tokenize = 'porter unicode61')")
     for number in range(CAPABILITIES // PER_AGENT):
@@ -249,7 +249,7 @@ def _misspell(word: str) -> str:
 
 def _changes() -> Row:
     """An agent of ten capabilities put in and taken out of the large index, by CPU time."""
-    words, index = _Words(2), Index()
+    words, index = Words(2), Index()
     for number in range(CAPABILITIES // PER_AGENT // 4):
         agent = words.agent(number)
         index.put(agent, documents_of(agent))
@@ -293,7 +293,7 @@ def _watched(held: list[float]) -> Iterator[None]:
 
 async def _loop() -> Row:
     say("loop: a directory of 10,000 agents")
-    words = _Words(3)
+    words = Words(3)
     database = await open_database(":memory:")
     writer = Directory(database, REAL)
     for number in range(CAPABILITIES // PER_AGENT):

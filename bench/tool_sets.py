@@ -205,13 +205,18 @@ _READERS: dict[str, Callable[[Path], ToolSet]] = {
 
 
 def load_sets(folder: Path, wanted: tuple[str, ...] = ()) -> tuple[list[ToolSet], list[str]]:
-    """The sets that are in the folder, and the names of those that are not."""
+    """The sets that are in the folder, and the names of those that are not, or that are written otherwise by now."""
     found, missing = [], []
     for name, read in _READERS.items():
         if not wanted or name in wanted:
             try:
-                found.append(read(folder))
-            except FileNotFoundError:
+                one = read(folder)
+            except (FileNotFoundError, KeyError, ValueError):
+                missing.append(name)
+                continue
+            if one.tools and one.questions:
+                found.append(one)
+            else:
                 missing.append(name)
     return found, missing
 

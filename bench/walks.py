@@ -127,7 +127,7 @@ async def gateway(folder: Path) -> AsyncIterator[tuple[Server, int]]:
     )
     async with build(settings, [own], metrics=Metrics()) as server:
         doors = app(server)
-        http = make_connection_class(settings.server.body_seconds, doors.lane)
+        http = make_connection_class(settings.server.body_seconds, doors.lane, pool=doors.pool)
         port = free_port()
         config = uvicorn.Config(doors, host=HOST, port=port, http=http, ws="none", log_config=None, access_log=False)
         serving = uvicorn.Server(config)

@@ -18,7 +18,11 @@ from conformance.kits import KitError
 
 LEGS = {leg.name: leg for leg in mcp_suite.LEGS}
 A2A_LEGS = {leg.name: leg for leg in a2a_suite.LEGS}
-PLACES = {"fixture": mcp_suite.fixture_server, "gateway": mcp_gateway.through_gateway}
+PLACES = {
+    "fixture": mcp_suite.fixture_server,
+    "library": mcp_suite.library_server,
+    "gateway": mcp_gateway.through_gateway,
+}
 
 
 def main(arguments: Sequence[str] | None = None) -> int:

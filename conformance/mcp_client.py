@@ -27,6 +27,7 @@ from agent3.protocols.mcp.client.oauth import (
     identity_assertion,
     private_key,
     token_exchange,
+    workload_identity,
 )
 from agent3.security.outbound import Gate, Policy
 
@@ -210,6 +211,17 @@ async def with_identity(url: str) -> None:
         await _use(url, identity_assertion(url, known["client_id"], secret, assertion, issuer=issuer))
 
 
+async def with_workload(url: str) -> None:
+    """As a program, by the token of its platform."""
+    known = _context()
+    issuer = await _issuer(url)
+
+    async def assertion(audience: str, resource: str) -> str:
+        return str(known["valid_jwt"])
+
+    await _use(url, workload_identity(url, known["client_id"], assertion, issuer=issuer))
+
+
 async def _use(url: str, by: Authorization) -> None:
     async with talking(url, by) as talk:
         for capability in talk.agent.capabilities[:1]:
@@ -262,6 +274,7 @@ SCENARIOS: dict[str, Callable[[str], Awaitable[None]]] = {
     "auth/client-credentials-basic": with_secret,
     "auth/client-credentials-jwt": with_key,
     "auth/enterprise-managed-authorization": with_identity,
+    "auth/wif-jwt-bearer": with_workload,
 }
 
 

@@ -24,7 +24,8 @@ from rich.table import Table
 
 from conformance.kits import CONFORMANCE, CONFORMANCE_OLD, Npm
 
-__all__ = ["KNOWN", "LEGS", "Known", "Leg", "Place", "Report", "await_server", "fixture_server", "judge", "run"]
+__all__ = ["KNOWN", "LEGS", "Known", "Leg", "Place", "Report", "await_server", "fixture_server", "judge",
+           "library_server", "run"]  # fmt: skip
 
 PATIENCE = 900
 """Seconds for one leg."""
@@ -45,7 +46,7 @@ class Leg:
     name: str
     kit: Npm
     arguments: tuple[str, ...] = ()
-    judges: Literal["fixture", "gateway", "client"] = "fixture"
+    judges: Literal["fixture", "library", "gateway", "client"] = "fixture"
 
 
 ALL = ("--suite", "all")
@@ -57,6 +58,10 @@ LEGS = (
     Leg("server-2026-07-28", CONFORMANCE, (*ALL, *NEW)),
     Leg("server-all", CONFORMANCE, ALL),
     Leg("server-0.1.16", CONFORMANCE_OLD, ALL),
+    Leg("library-2025-11-25", CONFORMANCE, (*ALL, *OLD), "library"),
+    Leg("library-2026-07-28", CONFORMANCE, (*ALL, *NEW), "library"),
+    Leg("library-all", CONFORMANCE, ALL, "library"),
+    Leg("library-0.1.16", CONFORMANCE_OLD, ALL, "library"),
     Leg("client-2025-11-25", CONFORMANCE, OLD, "client"),
     Leg("client-2026-07-28", CONFORMANCE, NEW, "client"),
     Leg("client-all", CONFORMANCE, (), "client"),
@@ -68,11 +73,7 @@ LEGS = (
 
 
 KNOWN: dict[str, dict[str, str]] = {
-    "client": {
-        "auth/dpop": "DPoP (an extension) is not offered: tokens are bearer tokens",
-        "auth/dpop-nonce": "DPoP (an extension) is not offered: tokens are bearer tokens",
-        "auth/wif-jwt-bearer": "workload identity (an extension) is not offered",
-    },
+    "client": {},
     "gateway": {},
 }
 """The known cases of what is judged; each stands in docs/reference/conformance.md too."""
@@ -199,11 +200,11 @@ def _draw(reports: Sequence[Report]) -> None:
 
 
 @contextmanager
-def fixture_server() -> Iterator[str]:
+def fixture_server(module: str = "conformance.mcp_fixture") -> Iterator[str]:
     """The fixture server in a process of its own."""
     with socket.create_server(("127.0.0.1", 0)) as probe:
         port = probe.getsockname()[1]
-    process = subprocess.Popen([sys.executable, "-m", "conformance.mcp_fixture", "--port", str(port)])
+    process = subprocess.Popen([sys.executable, "-m", module, "--port", str(port)])
     try:
         url = f"http://localhost:{port}/mcp"
         await_server(process, url)
@@ -211,6 +212,11 @@ def fixture_server() -> Iterator[str]:
     finally:
         process.terminate()
         process.wait(15)
+
+
+def library_server() -> AbstractContextManager[str]:
+    """The same on the documented class."""
+    return fixture_server("conformance.mcp_library")
 
 
 def await_server(process: subprocess.Popen[bytes], url: str) -> None:

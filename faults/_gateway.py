@@ -38,13 +38,15 @@ class Told:
 
 
 @contextmanager
-def gateway(folder: Path, *arguments: str, agent: str = "", config: str = "", **more: str) -> Iterator[Gateway]:
+def gateway(
+    folder: Path, *arguments: str, agent: str = "", config: str = "", database: str = "", **more: str
+) -> Iterator[Gateway]:
     """``agent3 serve`` on a free port of loopback; ``agent`` is the text of a module whose ``agent`` it serves."""
     (folder / "agent3.toml").write_text(config)
     if agent:
         (folder / "served.py").write_text(agent)
         arguments = ("served:agent", *arguments)
-    command = [sys.executable, "-m", "agent3", "serve", *arguments, "--port", "0", *options(folder)]
+    command = [sys.executable, "-m", "agent3", "serve", *arguments, "--port", "0", *options(folder, database)]
     with (
         (folder / "serve.log").open("a") as log,
         subprocess.Popen(
@@ -71,9 +73,9 @@ def run_agent3(folder: Path, *arguments: str) -> str:
     return done.stdout
 
 
-def options(folder: Path) -> list[str]:
-    """The settings and the database of a folder, as every command takes them."""
-    return ["--config", str(folder / "agent3.toml"), "--db", f"sqlite:///{folder / 'house.db'}"]
+def options(folder: Path, database: str = "") -> list[str]:
+    """The settings and the database of a folder, as every command takes them; ``database`` is another one."""
+    return ["--config", str(folder / "agent3.toml"), "--db", database or f"sqlite:///{folder / 'house.db'}"]
 
 
 def environment(folder: Path, **more: str) -> dict[str, str]:

@@ -1,4 +1,5 @@
-"""The command line: ``python -m interop a2a [--markdown]``, and ``servers`` or ``everything`` with names.
+"""The command line: ``python -m interop a2a [--markdown]``, and ``servers``, ``everything``, ``packages``,
+``clients`` or ``matrix`` with names.
 
 Ends with 0 when all went well, with 1 when a cell did not, with 2 when something could not be started.
 """
@@ -15,19 +16,20 @@ from rich.table import Table
 
 from conformance.kits import KitError
 from conformance.mcp_suite import Report
-from interop import a2a, everything, servers
+from interop import a2a, clients, everything, matrix, packages, servers
 
 EVERYTHING = ("SDK", "leg", "direct", "behind the gateway", "fails only there")
 SERVERS = ("server", "from", "command", "added in", "found", "tool", "called")
+PACKAGES = ("installed by", "Python", "called")
 HEAD = ("client", "agent", "generation", "binding", "message", "stream")
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
     """Run the matrix and print it."""
     parser = argparse.ArgumentParser(prog="python -m interop", description="Other people's SDKs against ours.")
-    parser.add_argument("what", choices=["a2a", "servers", "everything"])
+    parser.add_argument("what", choices=["a2a", "servers", "everything", "packages", "clients", "matrix"])
     parser.add_argument(
-        "names", nargs="*", help="of servers, only these; of everything, only these versions of the SDK"
+        "names", nargs="*", help="only these: servers, versions of the SDK, or ways to install and versions of Python"
     )
     parser.add_argument("--markdown", action="store_true", help="print the table as it stands in the documentation")
     chosen = parser.parse_args(arguments)
@@ -35,6 +37,12 @@ def main(arguments: Sequence[str] | None = None) -> int:
         return _run_servers(tuple(chosen.names), chosen.markdown)
     if chosen.what == "everything":
         return _run_everything(tuple(chosen.names), chosen.markdown)
+    if chosen.what == "packages":
+        return _run_packages(tuple(chosen.names), chosen.markdown)
+    if chosen.what == "clients":
+        return _run_clients(tuple(chosen.names), chosen.markdown)
+    if chosen.what == "matrix":
+        return _run_matrix(tuple(chosen.names), chosen.markdown)
     try:
         cells = a2a.run(tell=_tell)
     except (KitError, RuntimeError) as wrong:
@@ -89,6 +97,57 @@ def _run_everything(names: tuple[str, ...], markdown: bool) -> int:
     ]
     sys.stdout.write((_markdown_table(EVERYTHING, lines) if markdown else _draw_table(EVERYTHING, lines)) + "\n")
     return 0 if all(row.fine for row in rows) else 1
+
+
+def _run_packages(names: tuple[str, ...], markdown: bool) -> int:
+    def tell(row: packages.Row) -> None:
+        sys.stderr.write(f"{row.way} with Python {row.python}: {'fine' if row.fine else f'WRONG: {row.note}'}\n")
+
+    rows = packages.run(tell, names)
+    lines = [[row.way, row.python, "yes" if row.fine else "**no**"] for row in rows]
+    sys.stdout.write((_markdown_table(PACKAGES, lines) if markdown else _draw_table(PACKAGES, lines)) + "\n")
+    absent = [version for version in packages.PYTHONS if version not in {row.python for row in rows}]
+    if absent and not names:
+        sys.stdout.write(f"Not on this machine: Python {', '.join(absent)}\n")
+    return 0 if rows and all(row.fine for row in rows) else 1
+
+
+def _run_clients(names: tuple[str, ...], markdown: bool) -> int:
+    def tell(row: clients.Row) -> None:
+        sys.stderr.write(f"{row.client.name}: {'fine' if row.fine else f'WRONG: {row.note}'}\n")
+
+    try:
+        rows = clients.run(tell, names)
+    except (OSError, RuntimeError) as wrong:
+        sys.stderr.write(f"{wrong}\n")
+        return 2
+    words = {True: "yes", False: "**no**"}
+    lines = [
+        [row.client.name, row.client.protocol, words[row.found], words[row.value], words[row.error]] for row in rows
+    ]
+    head = ("client", "protocol", "found", "called", "told of an error")
+    sys.stdout.write((_markdown_table(head, lines) if markdown else _draw_table(head, lines)) + "\n")
+    sys.stdout.write(f"{sum(row.fine for row in rows)} of {len(rows)} fine\n")
+    return 0 if all(row.fine for row in rows) else 1
+
+
+def _run_matrix(names: tuple[str, ...], markdown: bool) -> int:
+    def tell(row: matrix.Row) -> None:
+        sys.stderr.write(f"{row.target}: {'fine' if not row.failed else 'WRONG'}\n")
+        for (door, outcome), wrong in row.failed.items():
+            sys.stderr.write(f"  {door}, {outcome}: {wrong}\n")
+
+    try:
+        rows = matrix.run(tell, names)
+    except (KitError, RuntimeError, OSError) as wrong:
+        sys.stderr.write(f"{wrong}\n")
+        return 2
+    head = ("target", *matrix.ALL_DOORS)
+    lines = [[row.target, *(row.show(door) for door in matrix.ALL_DOORS)] for row in rows]
+    sys.stdout.write((_markdown_table(head, lines) if markdown else _draw_table(head, lines)) + "\n")
+    failed = sum(len(row.failed) for row in rows)
+    sys.stdout.write(f"{sum(len(row.cells) for row in rows)} cells, {failed} failed\n")
+    return 1 if failed else 0
 
 
 def _tell(cell: a2a.Cell) -> None:

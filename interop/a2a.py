@@ -24,7 +24,7 @@ from urllib.request import urlopen
 
 from conformance.kits import Npm, python_with
 
-__all__ = ["FACES", "PEERS", "Cell", "Face", "Peer", "judged", "run"]
+__all__ = ["CARD", "FACES", "PEERS", "Cell", "Face", "Peer", "judged", "our_agent", "run"]
 
 ROOT = Path(__file__).resolve().parent.parent
 PROGRAMS = ROOT / "interop" / "peers"
@@ -108,7 +108,7 @@ PEERS = (
 def run(peers: Sequence[Peer] = PEERS, tell: Callable[[Cell], None] = lambda cell: None) -> list[Cell]:
     """Every cell, in both directions; ``tell`` hears of each when it is known."""
     cells: list[Cell] = []
-    with _our_agent() as url:
+    with our_agent() as url:
         asking = [(OURS, face) for face in (*NEW, *OLD)] + [(peer, face) for peer in peers for face in peer.faces]
         for client, face in asking:
             cells.append(_cell(client, OURS.name, url, face))
@@ -141,11 +141,12 @@ def _cell(client: Peer, agent: str, url: str, face: Face) -> Cell:
 
 
 @contextlib.contextmanager
-def _our_agent() -> Iterator[str]:
+def our_agent(*, grpc: bool = True) -> Iterator[str]:
+    """A gateway with our agent; gives the address of the agent's card."""
     with tempfile.TemporaryDirectory(prefix="interop-") as folder:
         port, beside = _free_port(), _free_port()
         config = Path(folder, "agent3.toml")
-        config.write_text(f"[server]\ngrpc_port = {beside}\n")
+        config.write_text(f"[server]\ngrpc_port = {beside}\n" if grpc else "")
         serve = [sys.executable, "-m", "agent3", "serve", "interop.agent:agent", "--port", str(port)]
         options = ["--db", f"sqlite:///{folder}/interop.db", "--config", str(config)]
         with _served([*serve, *options], f"http://127.0.0.1:{port}{OURS.card}", folder) as url:

@@ -14,6 +14,7 @@ import time
 from collections.abc import Callable, Iterator
 from dataclasses import replace
 from pathlib import Path
+from types import SimpleNamespace
 
 import pytest
 
@@ -162,12 +163,18 @@ def test_a_server_that_never_starts_says_why() -> None:
         pass
 
 
-def test_a_silent_server_is_given_up_and_stopped(tmp_path: Path) -> None:
+def test_a_silent_server_is_given_up_and_stopped(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     told = tmp_path / "pid"
+
+    def clock() -> float:
+        """An hour passes when it has begun."""
+        return time.perf_counter() + (3_600.0 if told.exists() and told.read_text() else 0.0)
+
+    monkeypatch.setattr("bench.harness.time", SimpleNamespace(perf_counter=clock, sleep=time.sleep))
     script = f"import os, pathlib, time; pathlib.Path({str(told)!r}).write_text(str(os.getpid())); time.sleep(60)"
     with (
         pytest.raises(RuntimeError, match="no good answer on /healthz"),
-        serving(lambda *_: [sys.executable, "-c", script], HEALTHY, ready_seconds=0.5),
+        serving(lambda *_: [sys.executable, "-c", script], HEALTHY),
     ):
         pass
     with pytest.raises(ProcessLookupError):

@@ -126,7 +126,8 @@ class House(Door):
 @contextmanager
 def house(installed: Path, data: Path, **more: str) -> Iterator[House]:
     env = surroundings(installed, data, JSONL_PORT="0", AGENT3_CALLS_BACKOFF="0.01", **more)
-    with running([sys.executable, "-m", "agent3", "serve", "--demo", "--port", "0"], env, data) as served:
+    (data / "small.py").write_text("from agent3.server.demo import agents\nsmall = list(agents())\n")
+    with running([sys.executable, "-m", "agent3", "serve", "small:small", "--port", "0"], env, data) as served:
         yield House(installed, data, served)
 
 

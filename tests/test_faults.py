@@ -17,6 +17,7 @@ from agent3.calls.jobs import Job
 from agent3.model import LOCAL, Call, Done, Part
 from faults import __main__ as command_line
 from faults import (
+    _outage,
     clock_jumps,
     failpoints,
     flaky_peer,
@@ -165,3 +166,31 @@ def test_webhooks_that_did_not_arrive_or_not_in_order_are_noticed() -> None:
     assert failpoints.judge({**twice, "o1": twice["o1"][:2]}, delivered)["never_arrived"] == 1
     assert failpoints.judge({**twice, "o1": twice["o1"][::-1]}, delivered)["out_of_order"] == 1
     assert failpoints.judge(twice, Counter(delivered=1))["not_delivered"] > 0
+
+
+def test_an_outage_is_judged_by_what_was_done_and_told() -> None:
+    names = [f"detached-order-0-{number}" for number in range(10)]
+    ends: dict[str, dict[str, Any]] = {name: {"status": "done"} for name in names}
+    keyed = [_outage.Told("keyed", "look", f"k{one}", 200, result=f'{{"did": "k{one}"}}') for one in range(5)]
+    refused = _outage.Told("plain", "order", "p", 503, "storage_failed", retry_after="1")
+    done = [("order", name) for name in names] + [("look", one.name) for one in keyed]
+
+    def seen(
+        told: list[_outage.Told] | None = None, did: list[tuple[str, str]] | None = None, **end: str
+    ) -> dict[str, int]:
+        changed = {**ends, names[0]: {**ends[names[0]], **end}}
+        result = _outage.judge([*keyed, refused, *(told or ())], changed, [*done, *(did or ())], Counter({"ok": 3}), [])
+        assert result["ok"] is not bool(result["wrong"])
+        wrong: dict[str, int] = result["wrong"]
+        return wrong
+
+    assert seen() == {}
+    assert seen(errorCode="interrupted") == {}
+    assert seen(errorCode="storage_failed") == {"jobs_failed": 1}
+    assert seen(status="working") == {"jobs_not_ended": 1}
+    assert seen(did=[("order", names[0])]) == {"order_done_twice": 1}
+    assert seen(did=[("look", "k0")]) == {}
+    taken = _outage.Told("keyed", "order", "k9", 409, "turn_taken")
+    assert seen([taken]) == {"turn_taken": 1, "keyed_without_an_end": 1}
+    assert seen([_outage.Told("plain", "look", "x", 200, result='"x"')]) == {"told_done_and_not_done": 1}
+    assert seen([_outage.Told("plain", "look", "x", 503, "storage_failed")]) == {"refused_without_a_time": 1}

@@ -1,6 +1,7 @@
 """RF-013's own templates for the scenarios 1 to 3 and 21 to 23, word for word but for layout and annotations.
 
-``mock_llm`` is anything: finding and running tools asks no language model.
+``mock_llm`` is anything: finding and running tools asks no language model. ``time`` is a clock that a busy machine does
+not drive.
 """
 
 # mypy: disable-error-code="no-untyped-def"
@@ -8,7 +9,6 @@
 
 from __future__ import annotations
 
-import time
 from datetime import datetime
 
 import pytest
@@ -26,6 +26,7 @@ from agent3 import (
     ToolParameter,
     ValidationError,
 )
+from tests.support import processor_clock as time
 
 mock_llm = object()
 

@@ -1,5 +1,6 @@
 // The official JavaScript SDK 0.3.x, over JSON-RPC and REST.
 import { randomUUID } from 'node:crypto';
+import { appendFileSync } from 'node:fs';
 import express from 'express';
 import { AGENT_CARD_PATH } from '@a2a-js/sdk';
 import { DefaultRequestHandler, InMemoryTaskStore } from '@a2a-js/sdk/server';
@@ -8,14 +9,32 @@ import { ClientFactory, JsonRpcTransportFactory, RestTransportFactory } from '@a
 
 const textOf = (artifact) => artifact.parts.map((one) => one.text ?? '').join('');
 
+const note = (what) => process.env.INTEROP_NOTES && appendFileSync(process.env.INTEROP_NOTES, `${what}\n`);
+
 class Talker {
+  hung = new Map();
+
   async execute(context, bus) {
     const { taskId, contextId, userMessage } = context;
     const said = userMessage.parts.map((one) => one.text ?? '').join('');
     const [verb, ...rest] = said.split(' ');
     const pieces = verb === 'story' ? ['Once ', 'upon ', rest.join(' ')] : [`echo: ${said}`];
-    const status = (state) => ({ state, timestamp: new Date().toISOString() });
-    bus.publish({ kind: 'task', id: taskId, contextId, status: status('submitted'), history: [userMessage] });
+    const status = (state, message) => ({ state, message, timestamp: new Date().toISOString() });
+    if (!context.task)
+      bus.publish({ kind: 'task', id: taskId, contextId, status: status('submitted'), history: [userMessage] });
+    const end = (state, text) => {
+      const parts = [{ kind: 'text', text }];
+      const message = { kind: 'message', messageId: randomUUID(), role: 'agent', parts, taskId, contextId };
+      bus.publish({ kind: 'status-update', taskId, contextId, status: status(state, message), final: true });
+      bus.finished();
+    };
+    if (verb === 'fail') return end('failed', 'the oven is cold');
+    if (verb === 'ask') return end('input-required', 'Which size?');
+    if (verb === 'hang') {
+      note('running');
+      await new Promise((resolve) => this.hung.set(taskId, resolve));
+      return end('canceled', 'cancelled');
+    }
     pieces.forEach((text, number) =>
       bus.publish({
         kind: 'artifact-update',
@@ -30,9 +49,10 @@ class Talker {
     bus.finished();
   }
 
-  async cancelTask() {
-    throw new Error('nothing to cancel');
-  }
+  cancelTask = async (taskId) => {
+    note('cancelled');
+    this.hung.get(taskId)?.();
+  };
 }
 
 function serve(port) {

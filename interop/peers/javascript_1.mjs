@@ -1,5 +1,6 @@
 // The official JavaScript SDK 1.x, which speaks 1.0 and by its compatibility layer 0.3, over all three bindings.
 import { randomUUID } from 'node:crypto';
+import { appendFileSync } from 'node:fs';
 import { Server, ServerCredentials } from '@grpc/grpc-js';
 import express from 'express';
 import { AGENT_CARD_PATH, Role, TaskState } from '@a2a-js/sdk';
@@ -17,27 +18,53 @@ import { GrpcTransportFactory } from '@a2a-js/sdk/client/grpc';
 const legacyCompat = { enabled: true };
 const userBuilder = UserBuilder.noAuthentication;
 
+const note = (what) => process.env.INTEROP_NOTES && appendFileSync(process.env.INTEROP_NOTES, `${what}\n`);
 const part = (text) => ({ content: { $case: 'text', value: text }, metadata: undefined, filename: '', mediaType: '' });
 const textOf = (artifact) =>
   artifact.parts.map((one) => (one.content?.$case === 'text' ? one.content.value : '')).join('');
 
 class Talker {
+  hung = new Map();
+
   async execute(context, bus) {
     const { taskId, contextId, userMessage } = context;
     const said = userMessage.parts.map((one) => one.content?.value ?? '').join('');
     const [verb, ...rest] = said.split(' ');
     const pieces = verb === 'story' ? ['Once ', 'upon ', rest.join(' ')] : [`echo: ${said}`];
-    const status = (state) => ({ state, message: undefined, timestamp: new Date().toISOString() });
+    const status = (state, message) => ({ state, message, timestamp: new Date().toISOString() });
     bus.publish(
-      AgentEvent.task({
-        id: taskId,
-        contextId,
-        status: status(TaskState.TASK_STATE_SUBMITTED),
-        artifacts: [],
-        history: [userMessage],
-        metadata: undefined,
-      })
+      AgentEvent.task(
+        context.task ?? {
+          id: taskId,
+          contextId,
+          status: status(TaskState.TASK_STATE_SUBMITTED),
+          artifacts: [],
+          history: [userMessage],
+          metadata: undefined,
+        }
+      )
     );
+    const end = (state, text) => {
+      const message = {
+        messageId: randomUUID(),
+        role: Role.ROLE_AGENT,
+        parts: [part(text)],
+        taskId,
+        contextId,
+        metadata: undefined,
+        extensions: [],
+        referenceTaskIds: [],
+      };
+      bus.publish(AgentEvent.statusUpdate({ taskId, contextId, status: status(state, message), metadata: undefined }));
+      bus.finished();
+    };
+    if (verb === 'fail') return end(TaskState.TASK_STATE_FAILED, 'the oven is cold');
+    if (verb === 'ask') return end(TaskState.TASK_STATE_INPUT_REQUIRED, 'Which size?');
+    if (verb === 'hang') {
+      note('running');
+      await new Promise((resolve) => this.hung.set(taskId, resolve));
+      return end(TaskState.TASK_STATE_CANCELED, 'cancelled');
+    }
     pieces.forEach((text, number) =>
       bus.publish(
         AgentEvent.artifactUpdate({
@@ -62,9 +89,10 @@ class Talker {
     bus.finished();
   }
 
-  async cancelTask() {
-    throw new Error('nothing to cancel');
-  }
+  cancelTask = async (taskId) => {
+    note('cancelled');
+    this.hung.get(taskId)?.();
+  };
 }
 
 function serve(port, grpcPort) {

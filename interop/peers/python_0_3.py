@@ -5,8 +5,10 @@ from __future__ import annotations
 
 import asyncio
 import json
+import os
 import sys
 import uuid
+from pathlib import Path
 from typing import Any
 
 import httpx
@@ -38,11 +40,21 @@ class Talker(AgentExecutor):
     """The agent."""
 
     async def execute(self, context: RequestContext, event_queue: EventQueue) -> None:
-        """Echo, or tell a story."""
-        task = new_task(context.message)
-        await event_queue.enqueue_event(task)
+        """Echo, tell a story, or what else the first word says."""
+        task = context.current_task or new_task(context.message)
+        if context.current_task is None:
+            await event_queue.enqueue_event(task)
         updater = TaskUpdater(event_queue, task.id, task.context_id)
         verb, _, rest = context.get_user_input().partition(" ")
+        if verb == "fail":
+            await updater.failed(updater.new_agent_message([Part(root=TextPart(text="the oven is cold"))]))
+            return
+        if verb == "ask":
+            await updater.requires_input(updater.new_agent_message([Part(root=TextPart(text="Which size?"))]))
+            return
+        if verb == "hang":
+            _note("running")
+            await asyncio.sleep(600)
         pieces = ("Once ", "upon ", rest) if verb == "story" else (f"echo: {context.get_user_input()}",)
         for number, piece in enumerate(pieces):
             last = number == len(pieces) - 1
@@ -51,8 +63,15 @@ class Talker(AgentExecutor):
         await updater.complete()
 
     async def cancel(self, context: RequestContext, event_queue: EventQueue) -> None:
-        """Nothing lasts that long."""
-        raise RuntimeError("nothing to cancel")
+        """Stop hanging."""
+        _note("cancelled")
+        await TaskUpdater(event_queue, context.task_id, context.context_id).cancel()
+
+
+def _note(what: str) -> None:
+    if notes := os.environ.get("INTEROP_NOTES"):
+        with Path(notes).open("a") as file:
+            file.write(f"{what}\n")
 
 
 def serve(port: int) -> None:

@@ -127,7 +127,9 @@ class ToolDefinition(_Definition):
     """A tool: its name, what it takes and what it returns.
 
     ``input_schema`` states the parameters in JSON Schema instead; it wins over ``parameters`` where both are given.
-    ``cache_ttl``, in seconds, is for tools that are ``read_only`` or ``idempotent``.
+    ``cache_ttl``, in seconds, is for tools that are ``read_only`` or ``idempotent``. ``requires`` names what a client
+    must be able to do; others are refused. With ``task``, a call of a client that follows tasks goes on as one: from
+    the start, or ``after_input``, when its first questions are answered.
     """
 
     name: str = Field(min_length=1, max_length=128, pattern=r"^[A-Za-z0-9_.\-]+$")
@@ -146,6 +148,8 @@ class ToolDefinition(_Definition):
     cache_ttl: float = Field(default=0.0, ge=0)
     cost: float = Field(default=0.0, ge=0)
     deprecated: ToolDeprecation | None = None
+    requires: list[Literal["form", "url", "sampling", "roots", "tasks"]] = []
+    task: bool | Literal["after_input"] = False
 
     @field_validator("version")
     @classmethod

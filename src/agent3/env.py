@@ -54,8 +54,7 @@ class Env:
             try:
                 return _tails.pop()
             except IndexError:  # also when another thread took the last one
-                fresh = os.urandom(10 * _AT_ONCE).hex()
-                _tails.extend(fresh[start : start + 20] for start in range(0, 20 * _AT_ONCE, 20))
+                _tails.extend(os.urandom(10 * _AT_ONCE).hex(" ", 10).split())
 
     def random_bytes(self, count: int) -> bytes:
         """Unpredictable bytes."""

@@ -246,7 +246,10 @@ class AccessError(Agent3Error):
     """The caller may not do this."""
 
     code = "forbidden"
-    next_step = "Calling again will not help. Whoever runs this gateway decides who may call what."
+    next_step = (
+        "Unless the message says what to do first, calling again will not help: whoever runs this gateway decides who "
+        "may call what."
+    )
     http_status = 403
     rpc_code = -32003
 

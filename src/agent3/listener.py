@@ -21,18 +21,22 @@ from urllib.parse import quote
 import uvicorn
 
 from agent3 import bridge
+from agent3.connections import Pool, count_descriptors, guard_class
 from agent3.errors import SetupError, Unauthenticated
 from agent3.model import LOCAL, Principal
 
-__all__ = ["Authenticate", "Listening", "at_this_machine", "names_of", "run_http", "run_http_async"]
+__all__ = ["PASSED_ON", "Authenticate", "Listening", "at_this_machine", "names_of", "run_http", "run_http_async"]
 
 Authenticate = Callable[[Mapping[str, Any]], Principal]
 
-_PASSED_ON = frozenset({b"forwarded", b"x-forwarded-for", b"x-forwarded-host", b"x-real-ip", b"via"})
+PASSED_ON = frozenset({b"forwarded", b"x-forwarded-for", b"x-forwarded-host", b"x-real-ip", b"via"})
 """Headers by which a proxy says that it forwards for another client."""
 _GRACE = 5
 """Seconds that running calls have to finish when it stops."""
 _STOP_SECONDS = 20.0
+_REQUEST_SECONDS = 20.0
+"""Seconds within which the head of a request must have arrived, and then its body."""
+_MOST_CONNECTIONS = 2_000
 
 
 def at_this_machine(scope: Mapping[str, Any]) -> Principal:
@@ -41,7 +45,7 @@ def at_this_machine(scope: Mapping[str, Any]) -> Principal:
     A proxy on this machine that adds no header cannot be recognised: behind one, pass ``principal=``.
     """
     peer = (scope.get("client") or ("", 0))[0]
-    if not _is_loopback(peer) or any(name in _PASSED_ON for name, _ in scope.get("headers", ())):
+    if not _is_loopback(peer) or any(name in PASSED_ON for name, _ in scope.get("headers", ())):
         raise Unauthenticated(
             "This server serves its own machine only. To serve others, its author has to pass principal=."
         )
@@ -94,6 +98,7 @@ class Listening(AbstractContextManager[str]):
             ws="none",
             lifespan="on",
             timeout_graceful_shutdown=_GRACE,
+            http=guard_class(_REQUEST_SECONDS, Pool(count_descriptors(_MOST_CONNECTIONS))),
         )
         self._server = uvicorn.Server(config)
         self._listener: socket.socket | None = None

@@ -221,7 +221,7 @@ def own_routes(capability: Capability) -> tuple[Route, ...]:
     return tuple(route for route in capability.routes if route.stand_in is None)
 
 
-class Agent(Struct, frozen=True, omit_defaults=True, kw_only=True):
+class Agent(Struct, frozen=True, omit_defaults=True, kw_only=True, weakref=True):
     """Anything in the directory that can be called."""
 
     id: str
@@ -241,7 +241,7 @@ class Agent(Struct, frozen=True, omit_defaults=True, kw_only=True):
         return next((one for one in self.capabilities if one.name == name), None)
 
 
-class Principal(Struct, frozen=True, omit_defaults=True):
+class Principal(Struct, frozen=True, omit_defaults=True, cache_hash=True):
     """Who calls. Two principals with one id are the same caller."""
 
     id: str
@@ -558,6 +558,8 @@ class Call(Struct, frozen=True, omit_defaults=True, kw_only=True):
     attempt: int = 0
     traceparent: str | None = None
     meta: dict[str, Any] = {}
+    path: tuple[str, ...] = ()
+    """The marks of the calls that it is made inside of; see ``security.via``."""
     live: Turn = _IDLE
     secret: Secret | None = None
 

@@ -63,12 +63,19 @@ class Server(Struct, frozen=True, forbid_unknown_fields=True):
     """Further Host headers to accept, such as ``gateway.example.com``; those of the bound address always are."""
     allowed_origins: tuple[str, ...] = ()
     """Origins of web pages that may call; none by default."""
+    local_key: str = ""
+    """A file with the key that callers without one of ``clients`` must show; made, for its owner alone, where there is
+    none. Without it everybody on this machine is the local user, unless there are clients."""
     direct_tools: int = 20
     """A caller that may see at most so many capabilities finds each at ``/mcp`` as a tool of its own; 0 for never."""
     max_body: int = 1_048_576
     """Largest request body, in bytes."""
     body_seconds: float = 20.0
-    """Seconds within which a request body must have arrived."""
+    """Seconds within which the head of a request must have arrived, and then its body."""
+    max_connections: int = 2_000
+    """Connections that are open at once. Beyond it, those that wait are closed first."""
+    max_connections_per_address: int = 500
+    """Connections of one address; those of this machine are not bounded by it. Raise it behind a proxy."""
     compress_bytes: int = 8_192
     """Answers of at least so many bytes are compressed for clients that accept it; 0 for none."""
     shutdown_seconds: float = 10.0
@@ -127,6 +134,10 @@ class Calls(Struct, frozen=True, forbid_unknown_fields=True):
     """Seconds after which ``agent3_call`` answers with a task, to an MCP client that can follow tasks."""
     card_seconds: float = 3_600.0
     """Age at which the card of an added agent is fetched again, in the background, when it is used; 0 for never."""
+    changes: Literal["pin", "trust", "ask"] = "pin"
+    """What happens when an added agent describes itself in another way. ``pin``: it is served as it was until somebody
+    approves. ``ask``: until then it takes no calls. ``trust``: the change counts. ``agent3 add --changes`` says it for
+    one agent."""
     ledger_days: float = 90.0
     """Days for which ledger rows are kept; 0 keeps them for ever."""
     dead_letter_days: float = 30.0
@@ -152,8 +163,23 @@ class Limits(Struct, frozen=True, forbid_unknown_fields=True):
     """Calls per minute for each client; 0 for no limit. The local user is not limited."""
     burst: int = 20
     """Calls that may come at once before the rate counts."""
-    concurrent: int = 100
+    concurrent: int = 200
     """Calls that may run at once on one agent; gateways on one PostgreSQL share this number."""
+    concurrent_each: int = 0
+    """Of these, how many may be calls of one client; 0 for half of what the others leave. The local user may have
+    all."""
+    requests: int = 500
+    """HTTP requests of one client that may be under way at once: streams, waits, and calls that are not in the fast
+    lane; 0 for no limit."""
+    requests_per_minute: float = 0.0
+    """HTTP requests of one client per minute, whatever they ask for: reads, lists, waits, new sessions; 0 for twenty
+    times ``per_minute``."""
+    sessions: int = 1_000
+    """MCP sessions that one client may have open; 0 for no limit."""
+    artifacts: int = 10_000
+    """Large results that are kept for one client; 0 for no limit."""
+    artifact_bytes: int = 10_000_000_000
+    """Bytes of these; 0 for no limit."""
 
 
 class Outbound(Struct, frozen=True, forbid_unknown_fields=True):
@@ -239,6 +265,8 @@ class Logs(Struct, frozen=True, forbid_unknown_fields=True):
     """The lowest level that is logged."""
     format: Literal["text", "json"] = "text"
     """``text`` for people, ``json`` for programs."""
+    access: bool = False
+    """Whether every HTTP request is logged: method, path, status, seconds. Calls then take longer."""
 
 
 class Client(Struct, frozen=True, forbid_unknown_fields=True):

@@ -41,9 +41,9 @@ class Moody:
             await self._mood()
         await self._database.many(sql, rows)
 
-    async def append(self, table: str, columns: Sequence[str], rows: Sequence[Sequence[object]]) -> None:
+    async def append(self, table: str, columns: Sequence[str], rows: Sequence[Sequence[object]]) -> int:
         await self._mood()
-        await self._database.append(table, columns, rows)
+        return await self._database.append(table, columns, rows)
 
     async def _mood(self) -> None:
         self.asked += 1

@@ -15,6 +15,7 @@ from agent3.model import Done, Event, Failed, Needs, value_of
 from agent3.protocols.functions import LocalAgent
 from agent3.protocols.functions.functions import Context
 from agent3.settings import Calls, Settings
+from tests.support.clock import advance_loop
 from tests.support.home import CLIENT, QUIET, home, job_of, run, said, until
 
 
@@ -134,10 +135,16 @@ def test_cancelling_a_turn_that_runs_inside_a_frame_reaches_it() -> None:
 def test_a_frame_that_takes_too_long_between_questions_times_out() -> None:
     async def story() -> None:
         agent, log = asking()
-        async with home(agent, settings=settings(attempt_timeout=0.05)) as here:
+        async with home(agent, settings=settings(attempt_timeout=20.0)) as here:
             first = await here.call("ask", {"then": "hang"})
-            await asyncio.sleep(0.1)  # a person may think for longer than an attempt may take
-            outcome = await here.answer(first, q1="a")
+            advance_loop(21.0)  # a person may think for longer than an attempt may take
+            heard: list[Event] = []
+            answering = asyncio.create_task(
+                here.runner.answer(CLIENT, job_of(first), said(q1="a"), listener=heard.append)
+            )
+            await until(lambda: bool(heard))
+            advance_loop(21.0)
+            outcome = await answering
             assert isinstance(outcome, Failed)
             assert outcome.code == "timeout"
             assert log == ["run", "cancelled"]
@@ -167,11 +174,15 @@ def test_the_oldest_frames_leave_memory_and_then_replay_or_are_interrupted(repla
 
 
 def test_frames_leave_memory_by_age_also_when_nothing_else_happens() -> None:
+    world = SeededEnv()
+
     async def story() -> None:
         agent, log = asking()
-        async with home(agent, settings=settings(parked_seconds=0.05)) as here:
+        async with home(agent, settings=settings(parked_seconds=50.0), env=world) as here:
             await here.call("ask", {})
             assert len(here.core.parts.park) == 1
+            world.advance(51.0)
+            advance_loop(51.0)
             await until(lambda: log == ["run", "cancelled"])
             assert len(here.core.parts.park) == 0
 

@@ -10,6 +10,7 @@ from typing import Any, Literal
 import pytest
 from msgspec.structs import replace
 
+from agent3.calls.jobs import Jobs
 from agent3.calls.order import Chain
 from agent3.calls.runner import converse
 from agent3.env import REAL
@@ -540,7 +541,7 @@ def test_a_message_is_resolved_again_when_an_answer_runs_the_function_anew() -> 
 
 
 def test_recovered_calls_are_not_charged_again(lasting_url: str) -> None:
-    strict = Settings(server=Server(shutdown_seconds=0.05), limits=Limits(per_minute=0.001, burst=3, concurrent=3))
+    strict = Settings(server=Server(shutdown_seconds=0.05), limits=Limits(per_minute=0.001, burst=3, concurrent=6))
 
     async def story() -> None:
         toy = Toy()
@@ -809,19 +810,55 @@ def test_an_end_that_storage_does_not_take_is_written_later(detach: bool) -> Non
     run(story())
 
 
-def test_a_step_that_raises_ends_the_job_instead_of_leaving_it_behind() -> None:
-    async def story() -> None:
-        class Broken(Chain):
-            async def __call__(self, call: Call) -> Outcome:
-                raise StorageError("The ledger cannot be written.")
+def test_a_job_outlasts_a_database_that_goes_away() -> None:
+    """It runs again where nothing was sent; one whose storage stays away is interrupted at its deadline."""
+    failures: list[int] = []
 
-        async with rig(Script(), chain=Broken) as it:
-            outcome = await it.call(key="k")
+    async def story() -> None:
+        class Away(Chain):
+            async def __call__(self, call: Call) -> Outcome:
+                if failures:
+                    failures.pop()
+                    raise StorageError("The connection was lost.")
+                return await super().__call__(call)
+
+        target = Script(*[DONE] * 3)
+        async with rig(target, chain=Away) as it:
+            failures[:] = [1, 1]
+            assert isinstance(await it.call(key="k"), Done)
+            assert len(target.calls) == 1
+            failures[:] = [1] * 1_000
+            outcome = await it.call(key="l", timeout=0.3)
             assert isinstance(outcome, Failed)
-            assert outcome.code == "storage_failed"
-            assert [row["status"] for row in await it.rows("jobs")] == ["failed"]
+            assert outcome.code == "interrupted"
+            assert sorted(row["status"] for row in await it.rows("jobs")) == ["done", "failed"]
             with pytest.raises(StorageError):
                 await it.call()
+
+    run(story())
+
+
+def test_a_caller_gets_the_outcome_of_a_job_that_another_process_ended() -> None:
+    async def story() -> None:
+        entered, go = asyncio.Event(), asyncio.Event()
+
+        async def slow(_: Call) -> Outcome:
+            entered.set()
+            await go.wait()
+            return DONE
+
+        async with rig(Script(slow)) as it:
+            calling = asyncio.create_task(it.call(key="k"))
+            await asyncio.wait_for(entered.wait(), 60)
+            (row,) = await it.rows("jobs")
+            job = await it.runner.get(CLIENT, row["id"])
+            other = Jobs(it.runner._jobs._database, REAL)
+            taken = await other.take_over(job)
+            assert taken is not None
+            elsewhere = Done((Part(text="elsewhere"),))
+            await other.end_turn(taken, elsewhere, None)
+            go.set()
+            assert await calling == elsewhere, "never turn_taken"
 
     run(story())
 

@@ -719,3 +719,26 @@ def test_errors_name_commands_and_leave_the_names_of_capabilities() -> None:
     assert with_command_names(said).endswith("It has agent3_call, agent3_search: use agent3 show.")
     assert with_command_names("Use agent3_search to find one.") == "Use agent3 search to find one."
     assert with_command_names("There is no tool 'agent3_call'.") == "There is no tool 'agent3_call'."
+
+
+# Websites that would answer for other agents
+
+
+def test_a_website_answers_for_another_agent_only_after_a_yes(agent3: Command) -> None:
+    steps = [{"action_type": "navigate", "value": "https://shop.example/"}]
+    shop = {"interface_id": "shop", "name": "Shop", "base_url": "https://shop.example", "actions": {"go": steps}}
+    other = json.dumps({**shop, "interface_id": "other", "name": "Other", "metadata": {"stands_in_for": "shop"}})
+    assert agent3("add", json.dumps(shop)).code == 0
+
+    def states() -> dict[str, str]:
+        return {one["also"]: one["state"] for one in agent3("route", "--json").json["routes"]}
+
+    told = agent3("add", other)
+    assert "other.go does not answer for shop.go. To let it: agent3 route shop.go --also other.go" in told.err
+    assert set(states().values()) == {"unused"}
+    assert agent3("route", "shop.go", "--also", "other.go").code == 0
+    assert states()["other.go"] == "ready"
+    found = agent3("add", other, "--yes", "--json").json["added"][0]["standsInFor"]
+    assert "other.go" not in {one["also"] for one in found}, "it was confirmed before"
+    assert all(one["confirmed"] for one in found)
+    assert set(states().values()) == {"ready"}

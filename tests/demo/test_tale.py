@@ -5,8 +5,8 @@ from __future__ import annotations
 import json
 import os
 import re
-import threading
 import time
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import Any
 
@@ -44,7 +44,7 @@ def is_running(pid: int) -> bool:
 
 @pytest.mark.requirement("RF-013-53")
 def test_a_trip_is_planned_survives_the_death_of_the_flight_agent_and_says_which_route_served(tmp_path: Path) -> None:
-    with gateway(tmp_path, "--demo") as running, Client(running.url) as client:
+    with gateway(tmp_path, "--demo", stage=True) as running, Client(running.url) as client:
         titles, told = heard(client)
         assert len(titles) == 6
         assert told["parts"] == {"flights": "up", "hotels": "up", "websites": "up"}
@@ -79,10 +79,7 @@ def test_a_trip_is_planned_survives_the_death_of_the_flight_agent_and_says_which
         # It was brought back, and is asked again once the breaker lets it.
         assert client.call("demo-stage", capability="parts").value["flights"] == "up"
 
-
-def test_killed_while_the_plan_is_being_made_the_plan_is_still_right(tmp_path: Path) -> None:
-    with gateway(tmp_path, "--demo") as running, Client(running.url) as client:
-        wait_for(client, "flights", "hotels", "websites")
+        # Killed once more, while a plan is being made: the plan is still right.
         planning = client.stream("travel-planner", capability="plan", input=tale.TRIP, timeout=120)
         asking = next(event.text for event in planning if event.kind == "status")
         assert asking is not None
@@ -92,9 +89,18 @@ def test_killed_while_the_plan_is_being_made_the_plan_is_still_right(tmp_path: P
         assert plan["served"]["journey"]["agent"] == "demo-flights"
         assert plan["served"]["journey"]["route"] in ("A2A", "website"), "as fast as the machine was"
 
+    # Nothing of it is stored, and the command tells a gateway without the demo from one with it.
+    with gateway(tmp_path) as running, Client(running.url) as client:
+        assert client.agents() == []
+        with pytest.raises(NotFound):
+            client.select("demo-flights")
+        refused = run_agent3(tmp_path, "demo", "--server", running.url)
+        assert refused.returncode == 2
+        assert "agent3 serve --demo" in refused.stderr
+
 
 def wait_for(client: Client, *parts: str) -> None:
-    end = time.monotonic() + 90
+    end = time.monotonic() + 180
     while any(client.call("demo-stage", capability="parts").value[part] != "up" for part in parts):
         assert time.monotonic() < end
         time.sleep(0.2)
@@ -114,8 +120,75 @@ def test_without_a_browser_it_says_so_and_goes_on_with_what_there_is(tmp_path: P
     assert told["ratings"]["demo-flights"]["mean"] == 1.0
 
 
-def test_the_command_tells_it_in_plain_text_at_a_running_gateway_and_nothing_is_left_behind(tmp_path: Path) -> None:
-    with gateway(tmp_path, "--demo", AGENT3_BROWSER="/nowhere/chromium") as running:
+def children_of(pid: int) -> list[int]:
+    found = Path(f"/proc/{pid}/task/{pid}/children")
+    if not found.exists():
+        pytest.skip("the children of a process are read from /proc")
+    return [
+        int(child)
+        for child in found.read_text().split()
+        if b"agent3.demo" in Path(f"/proc/{child}/cmdline").read_bytes()
+    ]
+
+
+MINE = """
+from agent3 import App
+mine = [App("greeter"), App("Hotels", agent_id="my-hotels")]
+
+@mine[0].capability(read_only=True)
+def hello(name: str) -> str:
+    return f"Hello, {name}"
+
+@mine[1].capability(read_only=True)
+def find_hotels(city: str) -> list[dict[str, float]]:
+    "Find hotels in a city."
+    raise AssertionError("the demo has no business here")
+"""
+
+
+HELD = """
+import pathlib, time
+while not pathlib.Path({go!r}).exists():
+    time.sleep(0.05)
+"""
+"""What a process of the demo does first; the gateway itself is a fork of ours."""
+
+
+def test_the_demo_leaves_out_what_somebody_has_under_its_name(tmp_path: Path) -> None:
+    (tmp_path / "own.py").write_text(MINE.replace("greeter", "travel-planner"))
+    with (
+        gateway(tmp_path, "own:mine", "--demo", AGENT3_BROWSER="/nowhere") as running,
+        Client(running.url) as client,
+    ):
+        assert client.call("travel-planner", input={"name": "Ada"}).text == "Hello, Ada"
+    assert "leaves out its travel-planner" in running.said()
+
+
+def test_beside_somebodys_own_it_is_served_taken_down_told_and_leaves_nothing_behind(tmp_path: Path) -> None:
+    (tmp_path / "own.py").write_text(MINE)
+    (tmp_path / "held").mkdir()
+    (tmp_path / "held" / "sitecustomize.py").write_text(HELD.format(go=str(tmp_path / "go")))
+    how: dict[str, Any] = {"AGENT3_BROWSER": "/nowhere/chromium", "PYTHONPATH": str(tmp_path / "held")}
+    with gateway(tmp_path, "own:mine", "--demo", stage=True, **how) as running, Client(running.url) as client:
+        # The gateway serves before the demo is there.
+        assert client.call("demo-stage", capability="parts").value["hotels"] == "starting"
+        assert client.call("calculator", "2 * 3").value == 6
+        (tmp_path / "go").touch()
+        wait_for(client, "flights", "hotels")
+
+        # What is somebody's own is not called.
+        plan = client.call("travel-planner", capability="plan", input=tale.TRIP, timeout=120).value
+        assert plan["served"]["hotel"] == {"agent": "demo-hotels", "route": "MCP"}
+        assert not any("my-hotels" in note for note in plan["notes"])
+
+        # Parts can be taken down, by several at once, and come back by themselves.
+        down: dict[str, Any] = {"capability": "take_down", "input": {"part": "hotels", "seconds": 0.1}}
+        with ThreadPoolExecutor(3) as takers:
+            assert all(takers.map(lambda _: client.call("demo-stage", **down).text, range(3)))
+        wait_for(client, "hotels")
+        assert client.call("demo-hotels", capability="find_hotels", input={"city": "Rome"}).value
+
+        # The command tells the tale at a running gateway, in plain text.
         told = run_agent3(tmp_path, "demo")
         assert told.returncode == 0, told.stderr
         assert told.stdout.startswith(f"The gateway is {running.url}\n")
@@ -129,86 +202,3 @@ def test_the_command_tells_it_in_plain_text_at_a_running_gateway_and_nothing_is_
         while any(map(is_running, children)):
             assert time.monotonic() < end, "its processes outlived the gateway"
             time.sleep(0.05)
-
-
-def children_of(pid: int) -> list[int]:
-    found = Path(f"/proc/{pid}/task/{pid}/children")
-    if not found.exists():
-        pytest.skip("the children of a process are read from /proc")
-    return [
-        int(child)
-        for child in found.read_text().split()
-        if b"agent3.demo" in Path(f"/proc/{child}/cmdline").read_bytes()
-    ]
-
-
-def test_a_gateway_without_the_demo_is_told_from_one_with_it(tmp_path: Path) -> None:
-    with gateway(tmp_path) as running:
-        told = run_agent3(tmp_path, "demo", "--server", running.url)
-        assert told.returncode == 2
-        assert "agent3 serve --demo" in told.stderr
-
-
-def test_nothing_of_the_demo_is_stored(tmp_path: Path) -> None:
-    with gateway(tmp_path, "--demo") as running, Client(running.url) as client:
-        wait_for(client, "flights", "hotels")
-    with gateway(tmp_path) as running, Client(running.url) as client:
-        assert client.agents() == []
-        with pytest.raises(NotFound):
-            client.select("demo-flights")
-
-
-MINE = """
-from agent3 import App
-mine = [App("travel-planner"), App("Hotels", agent_id="my-hotels")]
-
-@mine[0].capability(read_only=True)
-def hello(name: str) -> str:
-    return f"Hello, {name}"
-
-@mine[1].capability(read_only=True)
-def find_hotels(city: str) -> list[dict[str, float]]:
-    "Find hotels in a city."
-    raise AssertionError("the demo has no business here")
-"""
-
-
-def test_the_demo_neither_hides_nor_calls_what_is_somebodys_own(tmp_path: Path) -> None:
-    (tmp_path / "own.py").write_text(MINE)
-    given = ("own:mine", "--demo")
-    with gateway(tmp_path, *given, AGENT3_BROWSER="/nowhere") as running, Client(running.url) as client:
-        assert client.call("travel-planner", input={"name": "Ada"}).text == "Hello, Ada"
-    assert "leaves out its travel-planner" in running.said()
-    (tmp_path / "own.py").write_text(MINE.replace("travel-planner", "greeter"))
-    with gateway(tmp_path, *given, AGENT3_BROWSER="/nowhere") as running, Client(running.url) as client:
-        wait_for(client, "flights", "hotels")
-        plan = client.call("travel-planner", capability="plan", input=tale.TRIP, timeout=120).value
-        assert plan["served"]["hotel"] == {"agent": "demo-hotels", "route": "MCP"}
-        assert not any("my-hotels" in note for note in plan["notes"])
-
-
-def test_the_gateway_serves_before_the_demo_is_there(tmp_path: Path) -> None:
-    with gateway(tmp_path, "--demo") as running, Client(running.url) as client:
-        assert client.call("demo-stage", capability="parts").value["hotels"] == "starting"
-        assert client.call("calculator", "2 * 3").value == 6
-
-
-def test_parts_can_be_taken_down_and_come_back_by_themselves(tmp_path: Path) -> None:
-    with gateway(tmp_path, "--demo", AGENT3_BROWSER="/nowhere/chromium") as running, Client(running.url) as client:
-        wait_for(client, "hotels")
-        told: list[str] = []
-        takers = [
-            threading.Thread(
-                target=lambda: told.append(
-                    client.call("demo-stage", capability="take_down", input={"part": "hotels", "seconds": 0.1}).text
-                )
-            )
-            for _ in range(3)
-        ]
-        for taker in takers:
-            taker.start()
-        for taker in takers:
-            taker.join(30)
-        assert len(told) == 3
-        wait_for(client, "hotels")
-        assert client.call("demo-hotels", capability="find_hotels", input={"city": "Rome"}).value

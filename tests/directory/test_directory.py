@@ -411,12 +411,12 @@ def test_a_search_that_comes_early_answers_from_what_is_indexed(url: str, monkey
     indexed: list[list[str]] = []
     index_changes = module._index_changes
 
-    def index(index: Any, changes: Mapping[str, Agent | None], vectors: Any) -> None:
+    def index(index: Any, changes: Mapping[str, Any], *rest: Any) -> None:
         """The first part, then nothing until the test says so."""
         if indexed:
             held.set()
             assert go_on.wait(20)
-        index_changes(index, changes, vectors)
+        index_changes(index, changes, *rest)
         indexed.append(list(changes))
 
     monkeypatch.setattr(module, "_index_changes", index)

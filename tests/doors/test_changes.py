@@ -92,12 +92,18 @@ def test_an_agent_that_is_registered_anew_is_judged_anew_at_every_door(house: Ho
     assert house.target.runs == before
 
 
-def test_an_agent_whose_server_says_that_it_changed_is_judged_anew(house: House) -> None:
-    house.door.run(registration.add(house.door.server, house.url, "target"))
+@pytest.mark.parametrize("mode", ["trust", "pin"])
+def test_an_agent_whose_server_says_that_it_changed_is_judged_anew(house: House, mode: str) -> None:
+    house.door.run(registration.add(house.door.server, house.url, "target", changes=mode))
     for name, door in DOORS.items():
         assert "said hi" in door(house.door), name
     house.server.description = "dangerous"
     house.door.run(registration.renew(house.door.server, house.url))
+    if mode == "pin":
+        for name, door in DOORS.items():
+            assert "said hi" in door(house.door), f"{name}: it is served as it was approved"
+        shown = house.door.get("/v1/agents/target/changes").json["hash"]
+        assert house.door.post("/v1/agents/target/approve", {"hash": shown}).status == 200
     before = house.target.runs
     for name, door in DOORS.items():
         told = door(house.door)

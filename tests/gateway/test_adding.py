@@ -21,6 +21,7 @@ from agent3.model import LOCAL, Answer, Done, Failed, Needs, Outcome, Price, Wor
 from agent3.protocols.mcp.client.channels import PendingRequest
 from agent3.server.build import Server, build
 from agent3.settings import Budget, Calls, Outbound, Settings, Storage
+from tests.support.clock import advance_loop
 from tests.support.gateway import gateway, run_agent3
 from tests.support.mcp_program import command
 from tests.support.mcp_upstream import served
@@ -102,7 +103,11 @@ def test_a_call_does_not_wait_for_a_start_longer_than_it_may_and_the_start_goes_
         go.unlink()
         notes.unlink()
         async with serving(tmp_path, breaker_failures=1) as server:  # a start is no failure
-            early = await call(server, "slow", "echo", {"text": "hi"}, timeout=3.0, retries=0)
+            calling = asyncio.create_task(call(server, "slow", "echo", {"text": "hi"}, timeout=60.0, retries=0))
+            while not notes.exists():
+                await asyncio.sleep(0.01)
+            advance_loop(55.0)  # more than the share of its time that a call gives to a start
+            early = await calling
             assert isinstance(early, Failed)
             assert (early.code, early.retryable, early.retry_after) == ("unavailable", True, 10.0)
             assert "is still starting" in early.message
@@ -119,11 +124,16 @@ def test_a_call_does_not_wait_for_a_start_longer_than_it_may_and_the_start_goes_
 @pytest.mark.usefixtures("impatient")
 def test_a_program_that_never_answers_is_given_up_after_the_time_of_the_settings(tmp_path: Path) -> None:
     async def story() -> None:
-        async with serving(tmp_path, start_seconds=0.5) as server:
-            with pytest.raises(
-                CallTimeout, match=r"within 0.5 s of its start.*calls.start_seconds.*Downloading 3 of 7"
-            ):
-                await add(server, shlex.join(command("--wait", str(tmp_path / "never"))), "slow")
+        told: list[str] = []
+
+        def tell(name: str, text: str) -> None:
+            if "Downloading 3 of 7 packages" in text and not told:
+                advance_loop(60.0)
+                told.append(text)
+
+        async with serving(tmp_path, start_seconds=60.0) as server:
+            with pytest.raises(CallTimeout, match=r"within 60 s of its start.*calls.start_seconds.*Downloading 3 of 7"):
+                await add(server, shlex.join(command("--wait", str(tmp_path / "never"))), "slow", on_progress=tell)
             assert await server.directory.everything() == []
 
     run(story())
@@ -734,3 +744,30 @@ def test_a_server_that_asks_while_it_is_added_causes_no_warning(tmp_path: Path) 
     added = run_agent3(tmp_path, "add", shlex.join(command("--curious")))
     assert added.returncode == 0, added.stderr
     assert "question" not in added.stderr
+
+
+async def _asking(request: web.Request) -> web.Response:
+    """The MCP side of a site that speaks NLWeb, as some ship it: listed, and broken."""
+    message = await request.json()
+    if message["method"] != "tools/list":
+        return _greet(message)
+    schema = {"type": "object", "properties": {"query": {"type": "string"}}, "required": ["query"]}
+    result = {"tools": [{"name": "ask", "inputSchema": schema}]}
+    return web.json_response({"jsonrpc": "2.0", "id": message["id"], "result": result})
+
+
+async def _answer(request: web.Request) -> web.Response:
+    meta = {"response_type": "Answer", "version": "0.54"}
+    return web.json_response({"_meta": meta, "results": [{"@type": "Recipe", "name": "Soup", "url": ""}]})
+
+
+def test_a_site_that_speaks_nlweb_is_asked_at_ask_before_its_mcp(tmp_path: Path) -> None:
+    async def story() -> None:
+        async with serving(tmp_path) as server:
+            async with site({"/mcp": _asking, "/ask": _answer}) as url:
+                assert (await add(server, url, "whole")).card["protocol"] == "nlweb"
+                assert (await add(server, f"{url}/mcp", "named")).card["protocol"] == "mcp"
+            async with site({"/mcp": _asking}) as url:
+                assert (await add(server, url, "half")).card["protocol"] == "mcp"
+
+    run(story())

@@ -422,6 +422,20 @@ def test_a_message_in_a_binary_mode_is_base64_or_a_data_uri(door: Hosted) -> Non
 
 
 @pytest.mark.requirement("AC-28")
+def test_words_and_json_have_short_modes_and_parameters(door: Hosted) -> None:
+    for mode in ("text", "Text/Plain; charset=utf-8"):
+        assert call(door, "say", "hi", inputMode=mode).json["result"] == "hi"
+    for mode in ("json", "application/json; charset=utf-8"):
+        assert call(door, "say", '{"message": "hi"}', inputMode=mode).json["result"] == "hi"
+    assert "inputMode is a media type" in call(door, "say", "hi", inputMode="words").error["message"]
+
+
+def test_a_parameter_in_the_wrong_place_is_shown_the_right_one_alone(door: Hosted) -> None:
+    refusal = door.post("/v1/call", {"agentId": "studio", "message": "hi", "agentCard": True}).error
+    assert refusal["message"] == "Unknown parameter: agentCard. agentCard belongs into metadata: metadata.agentCard"
+
+
+@pytest.mark.requirement("AC-28")
 def test_a_mode_that_is_not_declared_is_refused_with_those_that_are(door: Hosted) -> None:
     before = len(door.rows("calls"))
     for capability, more, takes in (

@@ -171,7 +171,7 @@ def test_a_name_that_is_taken_is_refused(tmp_path: Path) -> None:
 def test_a_changed_server_is_brought_up_to_date(tmp_path: Path) -> None:
     async def story(url: str) -> None:
         async with gateway(tmp_path) as server:
-            before = await add(server, url, "mine")
+            before = await add(server, url, "mine", changes="trust")
             assert await renew(server, url) == []
             assert isinstance(await call(server, "mine", "grow"), Done)
             (after,) = await renew(server, url)

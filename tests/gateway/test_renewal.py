@@ -44,7 +44,8 @@ def hurried(monkeypatch: pytest.MonkeyPatch) -> None:
 @asynccontextmanager
 async def gateway(folder: Path, url: str = "", **calls: Any) -> AsyncIterator[Server]:
     storage = Storage(url=url or f"sqlite:///{folder / 'agent3.db'}")
-    async with build(Settings(storage=storage, calls=Calls(**calls))) as server:
+    # What a server changes is served at once: tests/gateway/test_pins.py is about what waits for approval.
+    async with build(Settings(storage=storage, calls=Calls(**{"changes": "trust", **calls}))) as server:
         yield server
 
 

@@ -116,6 +116,7 @@ def test_a_function_answers_for_a_service_that_is_down_and_the_answer_says_so(
             assert (failed["agent"], failed["code"]) == ("weather", code)
             assert body["metadata"]["cost"] == 0.25, "the price of the one that answered"
         rows = made.rows("calls")
+        assert "earlier routes: weather/forecast (openapi) failed: circuit_open" in rows[-1]["message"]
         assert [(row["agent"], row["hops"], row["route"].partition(":")[0]) for row in rows[-2:]] == [
             ("weather", 1, "local"),
             ("weather", 1, "local"),

@@ -248,6 +248,8 @@ WRONG: list[tuple[str, dict[str, Any]]] = [
     ("not valid", {"nbf": NOW + 3_600}),
     ("no subject", {"sub": None}),
     ("not an access token", {"typ": "secevent+jwt"}),
+    ("ID token", {"typ": "JWT", "nonce": "n"}),
+    ("ID token", {"typ": "JWT", "at_hash": "h"}),
 ]
 
 

@@ -16,7 +16,7 @@ TESTS = ALERTS / "agent3.rules.test.yml"
 
 
 def test_prometheus_accepts_the_rules() -> None:
-    assert "4 rules found" in _promtool("check", "rules", str(RULES))
+    assert "5 rules found" in _promtool("check", "rules", str(RULES))
 
 
 @pytest.mark.requirement("RT-014-O04", "RT-014-O05", "RT-014-O06", "RT-014-O07")
@@ -51,13 +51,14 @@ def test_every_metric_in_the_rules_is_one_that_we_export() -> None:
     }
     expressions = re.findall(r"^\s+expr: (.+)$", RULES.read_text(), re.MULTILINE)
     used = {name for one in expressions for name in re.findall(r"\b(?:mcp|a2a|nlweb|agent3)_\w+", one)}
-    assert len(expressions) == 4
+    assert len(expressions) == 5
     assert used <= exported
     assert used == {
         "mcp_operation_latency_seconds_bucket",
         "a2a_message_queue_depth",
         "nlweb_browser_restarts_total",
         "mcp_auth_failures_total",
+        "agent3_renewals_total",
     }
 
 
@@ -73,6 +74,7 @@ def test_names_severities_and_messages_are_the_documented_ones() -> None:
         ("A2AQueueBacklog", "critical", "A2A message queue backlog critical"),
         ("NLWebFrequentRestarts", "warning", "NLWeb browser restarting too frequently"),
         ("AuthenticationFailures", "critical", "High rate of authentication failures - possible attack"),
+        ("AgentChangeWaits", "warning", "An agent describes itself in another way, and nobody has approved that"),
     ]
 
 

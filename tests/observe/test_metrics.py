@@ -34,6 +34,12 @@ OURS = {
     "agent3_ledger_backlog": ("gauge", ()),
     "agent3_missed_targets_total": ("counter", ("operation",)),
     "agent3_outbound_blocked_total": ("counter", ("rule",)),
+    "agent3_a2a_references_dropped_total": ("counter", ()),
+    "agent3_foreign_names_refused_total": ("counter", ()),
+    "agent3_questions_refused_total": ("counter", ()),
+    "agent3_secrets_withheld_total": ("counter", ()),
+    "agent3_connections_refused_total": ("counter", ("reason",)),
+    "agent3_loop_held_seconds": ("histogram", ("cause",)),
     "agent3_renewals_total": ("counter", ("result",)),
     "agent3_dead_letters_waiting": ("gauge", ("place",)),
     "agent3_dead_letters_oldest_seconds": ("gauge", ("place",)),
@@ -238,3 +244,4 @@ def _touch_all(metrics: Metrics) -> None:
             value.inc(("x",) * len(value.labels))
     metrics.mcp_latency.observe(("x",), 1)
     metrics.call_seconds.observe(("x", "x"), 1)
+    metrics.loop_held.observe(("x",), 1)

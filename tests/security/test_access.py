@@ -68,5 +68,5 @@ def test_names_of_strangers_do_not_pile_up() -> None:
     access = Access([Rule("deny", principal="stranger 5"), Rule("allow")])
     for number in range(12_000):
         access.allows(Principal(f"stranger {number}"), "a", "b", "mcp")
-    assert access._decide.cache_info().currsize <= 10_000
+    assert access._find_rule.cache_info().currsize <= 10_000
     assert not access.allows(Principal("stranger 5"), "a", "b", "mcp")

@@ -16,7 +16,7 @@ NOW = datetime(2026, 11, 16, 10, 0)  # a Monday
 TEXT, WHOLE = {"type": "string"}, {"type": "integer"}
 
 
-def capability(name: str, *required: str, **given: Any) -> Capability:
+def capability(name: str, /, *required: str, **given: Any) -> Capability:
     """``told`` is its description and ``reads`` says that it only reads; all others are its parameters."""
     told, reads = given.pop("told", ""), given.pop("reads", False)
     schema = {"type": "object", "properties": given, "required": list(required)}
@@ -575,3 +575,122 @@ def test_a_message_that_forbids_as_a_whole_is_passed_to_nobody(what: Capability,
     assert (found.why if isinstance(found, Forbidden) else None) == why
     if why is None:
         assert found == ({"message": message} if what.input_schema else {})
+
+
+def _text(told: str, **more: Any) -> dict[str, Any]:
+    return {**TEXT, "description": told, **more}
+
+
+LINES = capability("read_file", "path", told="Read a file.", reads=True, path=TEXT,
+                   head={**WHOLE, "description": "Only the first N lines"},
+                   tail={**WHOLE, "description": "Only the last N lines"})  # fmt: skip
+LOGS = capability("container_logs", "id", told="Logs of a container", reads=True, id=_text("Container ID or name"),
+                  tail={"anyOf": [WHOLE, {"const": "all"}], "description": "Number of lines from the end"})  # fmt: skip
+REMOVE = capability("remove_resource", "type", "name", told="Remove a resource", name=_text("Name of the resource"),
+                    type=_text("Type of resource (e.g. pods, deployments, services)"), namespace=TEXT)  # fmt: skip
+TODO = capability("create_task", "content", told="Create a task", content=_text("The content/title of the task"),
+                  due=_text("Natural language due date like 'tomorrow', 'next Monday'"),
+                  labels={"type": "array", "items": TEXT})  # fmt: skip
+PULL = capability("create_pull_request", "title", "head", "base", told="Create a pull request", title=TEXT,
+                  head=_text("The branch with your changes"), base=_text("The branch to merge into"))  # fmt: skip
+ARTICLE = capability("get_summary", "title", told="Get a summary of a Wikipedia article", reads=True, title=TEXT)
+TRANSCRIPT = capability("get_transcript", "url", told="The transcript of a video", reads=True, url=TEXT, limit=WHOLE)
+CALL = capability("create_meeting", "topic", "start_time", told="Schedule a meeting", topic=TEXT,
+                  start_time=_text("Start time in ISO 8601 format"), guests={"type": "array", "items": TEXT,
+                  "description": "Emails of people to invite"})  # fmt: skip
+ROUTE = capability("estimate_ride", "pickup", "dropoff", told="Estimate a ride", reads=True,
+                   pickup=_text("Pickup address"), dropoff=_text("Dropoff address"))  # fmt: skip
+COUPON = capability("create_coupon", "name", "percent", told="Create a coupon", name=TEXT, percent=WHOLE)
+DONE = capability("complete_task", "name", told="Mark a task as complete",
+                  name=_text("Name/content of the task to search for"))  # fmt: skip
+LIGHT = capability("light_control", "entity", "state", told="Turn a light on or off", state={"enum": ["on", "off"]},
+                   entity=_text("Entity ID of the light, for example light.kitchen"))  # fmt: skip
+FIELD = capability("fill", "selector", "value", told="Fill a field", selector=_text("CSS selector"), value=TEXT)
+
+
+def test_descriptions_examples_and_lists_say_what_a_word_is_for() -> None:
+    cases: list[tuple[Capability, str, dict[str, Any]]] = [
+        (LINES, "enséñame las primeras 5 líneas de datos.csv", {"path": "datos.csv", "head": 5}),
+        (LINES, "the last 20 lines of /var/log/syslog", {"path": "/var/log/syslog", "tail": 20}),
+        (LOGS, "last 50 lines of logs from container api-2", {"id": "api-2", "tail": 50}),
+        (REMOVE, "remove the pod web-7d9f", {"type": "pods", "name": "web-7d9f"}),
+        (REMOVE, "borra el servicio pagos del namespace pruebas",
+         {"type": "services", "name": "pagos", "namespace": "pruebas"}),
+        (TODO, 'create a task "Call the bank" due next Monday', {"content": "Call the bank", "due": "next Monday"}),
+        (TODO, "new task, content: Read Dune, labels: reading", {"content": "Read Dune", "labels": ["reading"]}),
+        (PULL, 'open a PR from feature-x into main titled "Add X"',
+         {"title": "Add X", "head": "feature-x", "base": "main"}),
+        (ARTICLE, "who was Ada Lovelace?", {"title": "Ada Lovelace"}),
+        (ARTICLE, "give me a short summary of the French Revolution from wikipedia", {"title": "French Revolution"}),
+        (TRANSCRIPT, "dame la transcripción de https://example.com/v", {"url": "https://example.com/v"}),
+        (TRANSCRIPT, "get example.com but at most 20", {"url": "https://example.com", "limit": 20}),
+        (CALL, "schedule a meeting about budgets tomorrow at 10:00 with ana@example.com",
+         {"topic": "budgets", "start_time": "2026-11-17T10:00:00", "guests": ["ana@example.com"]}),
+        (ROUTE, "how much is a ride from 12 Baker Street to Gran Vía 28, Madrid?",
+         {"pickup": "12 Baker Street", "dropoff": "Gran Vía 28, Madrid"}),
+        (DONE, "marca la tarea Comprar pan como completada", {"name": "Comprar pan"}),
+        (LIGHT, "apaga light.salon", {"entity": "light.salon", "state": "off"}),
+        (COUPON, "I need a coupon named Welcome for 10 percent", {"name": "Welcome", "percent": 10}),
+        (FIELD, "fill input[name=q] with 'hello'", {"selector": "input[name=q]", "value": "hello"}),
+    ]  # fmt: skip
+    for what, sentence, wanted in cases:
+        found = said(what, sentence)
+        assert isinstance(found, Understood), (sentence, found)
+        assert found.input == wanted, sentence
+
+
+def test_what_a_description_only_mentions_does_not_make_a_capability_fit() -> None:
+    remark = capability("add_comment", "issue_key", "comment", told="Add a comment", issue_key=TEXT, comment=TEXT)
+    for what, sentence in (
+        (DONE, 'search "Buy milk"'),
+        (remark, "create a file called shopping.txt that says 'milk'"),
+        (TRANSCRIPT, "dame el precio de https://example.com/v"),
+        (COUPON, "I needed a coupon named Welcome for 10 percent"),
+    ):
+        assert not isinstance(said(what, sentence), Understood), sentence
+
+
+# Arithmetic
+
+
+def test_arithmetic_in_words_becomes_an_expression_where_all_of_it_is_understood() -> None:
+    sum_up = capability(
+        "calculate", "expression", told="Work out an arithmetic expression.", reads=True, expression=TEXT
+    )
+    asked = {**TEXT, "description": "A mathematical expression, such as 2 + 2."}
+    by_description = capability("evaluate", "input", told="Evaluate.", reads=True, input=asked)
+    for sentence, expression in (
+        ("add 2 and 3", "2 + 3"),
+        ("please add 2, 3 and 4.5", "2 + 3 + 4.5"),
+        ("what's the sum of 2 and 3?", "2 + 3"),
+        ("suma 2 y 3", "2 + 3"),
+        ("subtract 5 from 20", "20 - 5"),
+        ("resta 5 a 20", "20 - 5"),
+        ("multiplica 6 por 7", "6 * 7"),
+        ("divide 10 entre 4", "10 / 4"),
+        ("what is 12 times 7", "12 * 7"),
+        ("cuánto es 15 por 4", "15 * 4"),
+        ("20 % of 250", "250 * 20 / 100"),
+        ("¿cuánto es el 20 por ciento de 250?", "250 * 20 / 100"),
+    ):
+        for tool, name in ((sum_up, "expression"), (by_description, "input")):
+            assert free_text(tool, sentence) is None, sentence
+            reading = said(tool, sentence)
+            assert isinstance(reading, Understood), (tool.name, sentence, reading)
+            assert reading.input == {name: expression}
+    for sentence in (
+        "add 2 and 3 and multiply by 4",
+        "add 2 and 3 times 4",
+        "add 2 and 3 to my list",
+        "add milk and 3",
+        "add 5 to 10 percent of 200",
+        "subtract 5",
+        "add 1,5 and 2",
+    ):
+        assert isinstance(said(sum_up, sentence), Ask), sentence
+    # The verb of the capability is no operation, and an expression of another kind no arithmetic.
+    sheet = capability("add_formula", "formula", told="Add a formula to the sheet.", formula=TEXT)
+    timer = capability("check", "expression", reads=True, expression={**TEXT, "description": "A cron expression"})
+    for tool in (sheet, timer):
+        reading = said(tool, "add 2 and 3")
+        assert not isinstance(reading, Understood), reading

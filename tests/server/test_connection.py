@@ -199,6 +199,8 @@ class Lane:
 class Visitor:
     """Whose head the lane has answered."""
 
+    who = "visitor"
+
     def __init__(self, lane: Lane):
         self.lane = lane
 

@@ -80,7 +80,7 @@ def test_without_a_known_key_nobody_gets_in_and_it_is_counted(guarded: Hosted, h
     refused = guarded.get("/v1/agents", **headers)
     assert (refused.status, refused.error["code"]) == (401, "unauthenticated")
     assert refused.headers["www-authenticate"] == "Bearer"
-    assert "agent3.toml" in refused.error["message"]
+    assert "agent3 client add" in refused.error["message"]
     reply = guarded.post("/mcp", HELLO, **MCP_HEADERS, **headers)
     assert reply.status == 401
     assert reply.headers["www-authenticate"] == "Bearer"
@@ -158,10 +158,12 @@ def test_the_gateways_own_pages_and_both_names_of_loopback_pass(open_house: Host
 
 def test_hosts_and_origins_that_were_added_pass(tmp_path: Path) -> None:
     server = Server(allowed_hosts=("gateway.example",), allowed_origins=("https://app.example",))
-    with hosted(tmp_path, agents(), Settings(server=server)) as door:
-        assert door.get("/v1/agents", host="gateway.example", origin="https://app.example").status == 200
-        assert mcp(door, host="gateway.example", origin="https://app.example")[0] == 200
-        assert door.get("/v1/agents", host="other.example").status == 403
+    clients = (Client(id="me", key=f"sha256:{hashlib.sha256(b'a-key-of-a-client').hexdigest()}"),)
+    with hosted(tmp_path, agents(), Settings(server=server, clients=clients)) as door:
+        known = {"authorization": "Bearer a-key-of-a-client"}
+        assert door.get("/v1/agents", host="gateway.example", origin="https://app.example", **known).status == 200
+        assert mcp(door, host="gateway.example", origin="https://app.example", **known)[0] == 200
+        assert door.get("/v1/agents", host="other.example", **known).status == 403
 
 
 def test_a_browser_hears_that_pages_of_an_added_origin_may_call_and_others_may_not(tmp_path: Path) -> None:

@@ -1,7 +1,8 @@
-"""A loop whose clock the test holds: nobody waits, and everything happens in the order of its time.
+"""Clocks of loops that the test holds, so that no time limit is a race with the machine.
 
-When all tasks wait for timers, the clock jumps to the next one. Only for code that waits for nothing but timers and
-other tasks: what comes from a thread or a socket would be overtaken.
+``run_timeless`` is for code that waits for nothing but timers and other tasks: when all wait for timers, the clock
+jumps to the next one. What comes from a thread or a socket would be overtaken; there a test gives a limit that no
+machine reaches, waits for the event that it is about, and then says ``advance_loop``.
 """
 
 from __future__ import annotations
@@ -11,7 +12,7 @@ import selectors
 from collections.abc import Coroutine
 from typing import Any, TypeVar
 
-__all__ = ["run_timeless"]
+__all__ = ["advance_loop", "run_timeless"]
 
 T = TypeVar("T")
 _MOST = 1_000_000.0
@@ -39,6 +40,13 @@ class _Loop(asyncio.SelectorEventLoop):
 
     def time(self) -> float:
         return self.clock.now
+
+
+def advance_loop(seconds: float) -> None:
+    """Set the clock of the running loop ahead: every timer of the next ``seconds`` rings now, bounds of tests too."""
+    loop = asyncio.get_running_loop()
+    now = loop.time
+    loop.time = lambda: now() + seconds  # type: ignore[method-assign]
 
 
 def run_timeless(story: Coroutine[Any, Any, T]) -> T:

@@ -21,14 +21,17 @@ from multiprocessing.connection import Connection
 from pathlib import Path
 from typing import IO
 
-__all__ = ["FORKS", "Forked", "run_forked"]
+__all__ = ["FORKS", "WITHOUT_STAGE", "Forked", "run_forked"]
 
+WITHOUT_STAGE = "TESTS_WITHOUT_STAGE"
+"""The variable with which a gateway with the demo starts no process of it."""
 FORKS = multiprocessing.get_context("forkserver")
 FORKS.set_forkserver_preload(
     [
         "tests.support.mcp_upstream",
         "agent3.cli.main",
         *(f"agent3.cli.{name}" for name in ("agents", "backups", "calls", "dead_letters", "registration", "serving")),
+        "agent3.demo.stage",
     ]
 )
 
@@ -125,6 +128,10 @@ def _run(program: str, cwd: str) -> None:
     if program == "agent3":
         from agent3.cli.main import main
 
+        if os.environ.pop(WITHOUT_STAGE, None) and "--demo" in sys.argv:
+            from agent3.demo import stage
+
+            stage._LATER = 86_400.0
         main()
         return
     warnings.simplefilter("error")

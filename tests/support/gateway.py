@@ -31,7 +31,7 @@ from agent3.server.app import app
 from agent3.server.build import Server, build
 from agent3.server.connection import make_connection_class
 from agent3.settings import Settings, Storage
-from tests.support.forks import Forked, run_forked
+from tests.support.forks import WITHOUT_STAGE, Forked, run_forked
 
 __all__ = ["AGENT3", "Door", "Hosted", "Process", "Reply", "environment", "gateway", "hosted", "run_agent3"]
 
@@ -141,16 +141,21 @@ def run_agent3(
 
 @contextmanager
 def gateway(
-    data: Path, *arguments: str, cwd: Path | None = None, config: str | None = None, **more: str
+    data: Path, *arguments: str, cwd: Path | None = None, config: str | None = None, stage: bool = False, **more: str
 ) -> Iterator[Process]:
-    """``agent3 serve`` on a free port, until the end of the block."""
+    """``agent3 serve`` on a free port, until the end of the block.
+
+    With ``--demo`` it has the small agents. The processes of the travel demo would take seconds of a processor in each
+    gateway; they come with ``stage``.
+    """
     data.mkdir(parents=True, exist_ok=True)
     if config is not None:
         (data / "agent3.toml").write_text(config)
         arguments = (*arguments, "--config", str(data / "agent3.toml"))
     log = data / f"serve-{len(list(data.glob('serve-*')))}.log"
     command = ["serve", "--port", "0", *arguments]
-    with Forked(command, env=environment(data, **more), cwd=cwd or data, stderr=log) as process:
+    surroundings = environment(data, **({} if stage else {WITHOUT_STAGE: "1"}), **more)
+    with Forked(command, env=surroundings, cwd=cwd or data, stderr=log) as process:
         try:
             lines = _until_served(process.stdout)
             if not lines:
@@ -247,7 +252,11 @@ async def _host(settings: Settings, agents: Sequence[LocalAgent], start: _Starti
             listener = socket.create_server(("127.0.0.1", 0))
             doors = app(server)
             http = make_connection_class(  # as agent3 serve does
-                settings.server.body_seconds, doors.lane, compress=settings.server.compress_bytes
+                settings.server.body_seconds,
+                doors.lane,
+                compress=settings.server.compress_bytes,
+                pool=doors.pool,
+                heads=doors.heads,
             )
             config = uvicorn.Config(
                 doors, log_config=None, lifespan="on", timeout_graceful_shutdown=1, http=http, ws="none"

@@ -108,9 +108,8 @@ class Machines:
     def serving(self, number: int) -> Iterator[Process]:
         """One more gateway on the same database."""
         data = self.folder / f"gateway-{number}"
-        environment = {"DIARY": str(self.folder / "diary"), "DESK_SECRET": SECRET}
-        arguments = ("worker:agent", "--db", self.url)
-        with gateway(data, *arguments, cwd=self.folder, config=_config(), **environment) as process:
+        diary, arguments = str(self.folder / "diary"), ("worker:agent", "--db", self.url)
+        with gateway(data, *arguments, cwd=self.folder, config=_config(), DIARY=diary, DESK_SECRET=SECRET) as process:
             yield process
 
 

@@ -11,6 +11,7 @@ from agent3.calls.step import Aim, Parts, Step
 from agent3.env import REAL
 from agent3.model import Call, Handler, Outcome
 from agent3.observe.metrics import Metrics
+from agent3.security.limits import FairShares
 from agent3.settings import Calls, Settings
 
 __all__ = ["Around", "alone", "parts"]
@@ -27,6 +28,7 @@ def parts(*, calls: Calls | None = None, **given: Any) -> Parts:
         "tracer": None,
         "lookup": None,
         "ceiling": None,
+        "shares": FairShares(1_000),
         "propose": None,
         "rates": SimpleNamespace(match=lambda *_: ()),
         "budgets": SimpleNamespace(match=lambda *_: ()),

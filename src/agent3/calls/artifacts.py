@@ -5,7 +5,7 @@ from __future__ import annotations
 from msgspec import Struct
 
 from agent3.env import Env
-from agent3.errors import Corrupt, NotFound
+from agent3.errors import Corrupt, NotFound, TooLarge
 from agent3.model import Call
 from agent3.storage import Blobs, Database, Transaction
 from agent3.storage.checksums import is_whole, sum_of
@@ -21,6 +21,9 @@ _YOUNG = 3_600.0
 """Seconds within which the row that refers to some bytes has surely been written."""
 
 
+_OLD = " The oldest expire first; the operator sets limits.artifacts and limits.artifact_bytes."
+
+
 class StoredArtifact(Struct, frozen=True):
     """A large result: what it is, and its bytes."""
 
@@ -33,14 +36,27 @@ class StoredArtifact(Struct, frozen=True):
 class ArtifactStore:
     """Large results by id, for their readers alone. The bytes are stored by their hash, so equal ones are kept once."""
 
-    def __init__(self, database: Database, blobs: Blobs, env: Env, keep_days: float = 7.0):
+    def __init__(
+        self,
+        database: Database,
+        blobs: Blobs,
+        env: Env,
+        keep_days: float = 7.0,
+        *,
+        most: int = 0,
+        most_bytes: int = 0,
+    ):
         self._database = database
         self._blobs = blobs
         self._env = env
         self._keep = keep_days * _DAY
+        self._most = most
+        self._most_bytes = most_bytes
 
     async def store(self, call: Call, body: bytes, name: str | None, media_type: str) -> str:
-        """Keep some bytes for the caller; the id is good only for that caller."""
+        """Keep some bytes for the caller; the id is good only for that caller. TooLarge where it keeps too much."""
+        if call.principal.kind != "local" and (self._most or self._most_bytes):
+            await self._check_room(call.principal.id, len(body))
         digest = await self._blobs.put(body)
         artifact = self._env.id()
         now = self._env.now()
@@ -51,6 +67,19 @@ class ArtifactStore:
             [(*covered, len(body), call.job or call.id, now, now + self._keep, sum_of(*covered))],
         )
         return artifact
+
+    async def _check_room(self, owner: str, size: int) -> None:
+        # What has expired counts until it is removed: its bytes are still there.
+        row = await self._database.one(
+            "SELECT COUNT(*) AS number, COALESCE(SUM(size), 0) AS bytes FROM artifacts WHERE owner = ?", owner
+        )
+        assert row is not None
+        if self._most and row["number"] >= self._most:
+            raise TooLarge(f"{row['number']} large results are kept for client {owner}, and no more may be.{_OLD}")
+        if self._most_bytes and row["bytes"] + size > self._most_bytes:
+            raise TooLarge(
+                f"{row['bytes']} bytes of large results are kept for client {owner}; {size} more are too many.{_OLD}"
+            )
 
     async def get(self, reader: str, artifact: str) -> StoredArtifact:
         """The artifact, for its owner and those it is shared with; NotFound for all else, Corrupt when it changed."""

@@ -23,12 +23,12 @@ from agent3.calls.outcomes import failed_by
 from agent3.calls.parking import Park
 from agent3.calls.prices import EVERY, Prices
 from agent3.calls.retention import Retention
-from agent3.calls.runner import Runner, Target
+from agent3.calls.runner import Runner, Target, with_path
 from agent3.calls.statistics import COUNT_EVERY, Statistics
 from agent3.calls.step import Aim, Parts, Step
 from agent3.calls.steps.breaker import Breakers
 from agent3.calls.steps.cache import ResultCache
-from agent3.calls.steps.ledger import Ledger
+from agent3.calls.steps.ledger import FRACTIONS, Ledger
 from agent3.calls.steps.resolve import Propose
 from agent3.env import REAL, Env
 from agent3.errors import Agent3Error
@@ -38,10 +38,12 @@ from agent3.observe.metrics import METRICS, Metrics
 from agent3.observe.traces import Tracer
 from agent3.queue import sweep
 from agent3.security.access import Access
-from agent3.security.limits import Ceiling, Rates, SharedLimiter, expire_buckets
+from agent3.security.caller_scope import CallerScope
+from agent3.security.limits import Ceiling, FairShares, Rates, SharedLimiter, expire_buckets
 from agent3.security.shared_ceiling import SharedCeiling
 from agent3.settings import Settings
 from agent3.storage import Blobs, Database
+from agent3.storage.audit import Segment, Signer
 from agent3.storage.leases import Leases
 from agent3.storage.notifications import News
 
@@ -49,6 +51,9 @@ if TYPE_CHECKING:  # it brings the HTTP client along, which a tool in a script h
     from agent3.calls.callbacks import Callbacks
 
 __all__ = ["Core"]
+
+_SIGN_EVERY = 60.0
+"""Seconds between signed heads of the audit chain, where there are new rows."""
 
 
 @dataclass(slots=True)
@@ -99,10 +104,15 @@ class Core:
         order: Sequence[type[Step]] | None = None,
         chain: type[Chain] = Chain,
         propose: Propose | None = None,
+        scope: CallerScope | None = None,
+        audit_key: Callable[[], Awaitable[Signer]] | None = None,
+        audited: bool = True,
+        gateway: str = "",
     ) -> Core:
         """Everything from settings, a database, the connectors, and a way to look a capability up by its names.
 
         ``own_agents`` live in this process, so that how many of their calls run at once is counted in it alone.
+        Unless it is not ``audited``, its rows are linked, and heads are signed with ``audit_key`` where there is one.
         """
         how = settings.calls
         jobs = Jobs(database, env, keep_days=how.job_days, metrics=metrics, callbacks=callbacks, news=news)
@@ -115,13 +125,14 @@ class Core:
         if database.dialect == "postgres" and settings.limits.concurrent >= 1:
             most, alone = settings.limits.concurrent, own_agents.__contains__
             ceiling = SharedCeiling(most, leases, jobs.news, alone=alone, env=env)
+        segment = Segment(database, env, audit_key, FRACTIONS) if audited else None
         parts = Parts(
             settings=settings,
             env=env,
             metrics=metrics,
             tracer=tracer,
             connectors=connectors,
-            ledger=Ledger(database, how.ledger, env, metrics),
+            ledger=Ledger(database, how.ledger, env, metrics, segment),
             access=Access(settings.rules),
             limiter=limiter,
             rates=rates,
@@ -130,14 +141,24 @@ class Core:
             standards=Standards(settings.costs, env, metrics),
             bodies=Bodies(database, env, metrics, how.bodies, how.body_bytes),
             ceiling=ceiling,
+            shares=FairShares(settings.limits.concurrent, settings.limits.concurrent_each),
             cache=ResultCache(how.cache_entries, env),
-            artifacts=ArtifactStore(database, blobs if blobs is not None else Blobs(None), env, how.job_days),
+            artifacts=ArtifactStore(
+                database,
+                blobs if blobs is not None else Blobs(None),
+                env,
+                how.job_days,
+                most=settings.limits.artifacts,
+                most_bytes=settings.limits.artifact_bytes,
+            ),
             dead_letters=DeadLetters(database, env, how.dead_letters, metrics),
             breakers=Breakers(how, env, metrics),
             vault=vault or EnvironmentVault(),
             park=Park(env, metrics, how.parked, how.parked_seconds),
             lookup=lookup,
             propose=propose,
+            scope=scope,
+            gateway=gateway,
         )
         jobs.news.on("job", parts.park.forget)
         jobs.give_back = parts.budgets.give_back
@@ -149,7 +170,8 @@ class Core:
             "old leases": leases.expire,
             "messages and keys": partial(sweep, database),
         }
-        retention = Retention(database, jobs, parts.artifacts, env, how, others)
+        signer = None if segment is None else segment.load_signer
+        retention = Retention(database, jobs, parts.artifacts, env, how, others, signer)
         runner = Runner(
             steps,
             jobs,
@@ -160,7 +182,11 @@ class Core:
             sweep=retention.sweep,
             leases=leases,
             unpark=parts.park.forget,
-            duties={"prices": (prices.refresh, EVERY), "statistics": (statistics.count, COUNT_EVERY)},
+            duties={
+                "prices": (prices.refresh, EVERY),
+                "statistics": (statistics.count, COUNT_EVERY),
+                "audit heads": (parts.ledger.sign_head, _SIGN_EVERY),
+            },
         )
         return cls(parts, database, steps, jobs, leases, callbacks, runner, statistics)
 
@@ -171,6 +197,7 @@ class Core:
 
     async def run(self, call: Call, target: Target, work: Handler, door: str) -> Outcome:
         """Run something that no connector does under every step, as if it were a capability of the target."""
+        call = with_path(call)
         aim = Aim(*target, call.principal, door, call.entry)
         route = call.routes[0] if len(call.routes) == 1 else None
         return await self.chain.compile(aim, work)(replace(call, live=Turn(*target, door=door), route=route))

@@ -46,10 +46,12 @@ from agent3.calls.steps.deadline import Deadline
 from agent3.calls.steps.fallback import Fallback
 from agent3.calls.steps.ledger import Record
 from agent3.calls.steps.limit import Limit
+from agent3.calls.steps.loop import Loop
 from agent3.calls.steps.resolve import Resolve
 from agent3.calls.steps.retry import Retry
 from agent3.calls.steps.route_secrets import RouteSecrets
 from agent3.calls.steps.sanitize import Sanitize
+from agent3.calls.steps.scope import Scope
 from agent3.calls.steps.validate import Validate
 from agent3.errors import Unavailable
 from agent3.model import Agent, Call, Capability, Done, Failed, Handler, Outcome
@@ -59,6 +61,7 @@ __all__ = ["ORDER", "Chain"]
 ORDER: tuple[type[Step], ...] = (
     Record,
     Authorize,
+    Loop,
     Limit,
     Cache,
     Artifacts,
@@ -71,6 +74,7 @@ ORDER: tuple[type[Step], ...] = (
     Breaker,
     Attempt,
     Sanitize,
+    Scope,
     RouteSecrets,
 )
 
@@ -163,7 +167,7 @@ class Chain:
         async def nothing(_: Call) -> Outcome:
             return _FINE
 
-        refusal: Outcome | None = await self._only(("authorize",), call, nothing)(call)
+        refusal: Outcome | None = await self._only(("authorize", "loop"), call, nothing)(call)
         if refusal is _FINE:
             refusal = await self._limit.charge(call) if self._limit is not None else None
         return None if refusal is None else await self.record(call, refusal)
@@ -234,27 +238,32 @@ class Folded:
 
     def __init__(self, stages: Sequence[Stage], inner: Handler):
         self._inner = inner
-        self._depth = len(stages)
+        self._all_entered = len(stages) + 1
         numbered = tuple(enumerate(stages, 1))
         self._enters = tuple(stage.enter for stage in stages if _has(stage, "enter"))
         self._exits = tuple(_Exit(number, stage) for number, stage in reversed(numbered))
         self._waits = tuple((number, stage.wait) for number, stage in numbered if _has(stage, "wait"))
-        # The usual way out: Done without ever having waited.
-        self._leaves = tuple(
-            stage.leave
+        # The usual way out: Done without ever having waited; and mostly no stage has changed the call.
+        usual = [
+            stage
             for stage in reversed(stages)
             if _has(stage, "leave") and not stage.for_failures and not stage.for_waits
-        )
+        ]
+        self._leaves_changed = tuple(stage.leave for stage in usual)
+        self._leaves = tuple(stage.leave for stage in usual if not stage.for_changes)
         # Of which stage a method is, for the calls that do not go the usual way.
         self._numbers = {method: number for number, stage in numbered for method in (stage.enter, stage.leave)}
 
     async def __call__(self, call: Call) -> Outcome:
-        inside = waited = False
+        below = 0
+        """The stages of a lower number are entered; 0 as long as that is not known."""
+        waited = False
         replaced: list[tuple[int, Call]] | None = None
         """The calls that stages were given, where they gave on another one."""
-        result: Any = None
         error: BaseException | None = None
         enter: Any = None
+        leave: Any = None
+        result: Any
         try:
             for enter in self._enters:
                 got: Any = enter(call)
@@ -268,9 +277,9 @@ class Folded:
                     replaced = [*(replaced or ()), (self._numbers[enter], call)]
                     call = got
             else:
-                inside = True
+                below = self._all_entered
                 running = self._inner(call)
-                if type(running) is CoroutineType and self._waits:
+                if self._waits and type(running) is CoroutineType:
                     try:
                         pending = running.send(None)
                     except StopIteration as done:  # as most do that call a function
@@ -280,18 +289,19 @@ class Folded:
                         result = await self._wait_for(running, pending, call)
                 else:
                     if self._waits:
-                        waited = self._start_timers(call, self._depth + 1)
+                        waited = self._start_timers(call, below)
                     result = await running
         except BaseException as raised:  # noqa: BLE001 - the stages that were entered decide what becomes of it
             error, waited = raised, True
-        # A stage that ended the call, or whose ``enter`` raised, is not entered; those before it are.
-        below = self._depth + 1 if inside else self._numbers[enter]
-        if inside and not waited and type(result) is Done:
-            leave: Any = None
+        if not below:
+            # A stage that ended the call, or whose ``enter`` raised, is not entered; those before it are.
+            below = self._numbers[enter]
+        elif not waited and type(result) is Done:
             try:
-                for leave in self._leaves:
-                    while replaced and self._numbers[leave] <= replaced[-1][0]:
-                        call = replaced.pop()[1]
+                for leave in self._leaves if replaced is None else self._leaves_changed:
+                    if replaced is not None:
+                        while replaced and self._numbers[leave] <= replaced[-1][0]:
+                            call = replaced.pop()[1]
                     left = leave(call, result)
                     if left is not result:
                         result = left
@@ -342,7 +352,7 @@ class Folded:
     ) -> Generator[Any, Any, Outcome]:
         """Await what lies inside from where it first had to wait, and tell the stages of that."""
         try:
-            self._start_timers(call, self._depth + 1)
+            self._start_timers(call, self._all_entered)
         except BaseException:
             running.close()
             raise

@@ -13,10 +13,14 @@ from collections.abc import Callable, Sequence
 from fnmatch import fnmatchcase
 from typing import Any
 
+import msgspec
+
+from agent3.env import REAL
 from agent3.errors import ValidationError
 from agent3.model import Capability, Price
 from agent3.settings import PriceRule
 from agent3.storage import Database, Transaction
+from agent3.storage.audit import ACTOR, record_change
 from agent3.storage.counters import increase
 
 __all__ = ["EVERY", "Prices", "SetPrice"]
@@ -77,6 +81,8 @@ class Prices:
                 if not 0 <= value <= 1_000_000:
                     raise ValidationError(f"{what} is {value}; a price is from 0 to 1,000,000 US dollars.")
 
+        who = ACTOR.get()
+
         async def work(tx: Transaction) -> None:
             if price is None:
                 await tx.run("DELETE FROM prices WHERE agent = ? AND capability = ?", agent, name)
@@ -85,6 +91,8 @@ class Prices:
                 if count is not None and count["count"] >= _MOST:
                     raise ValidationError(f"{_MOST} prices are set already. Use [[prices]] with patterns.")
                 await tx.run(_SET, agent, name, float(price.call), float(price.second), float(price.tokens))
+            content = None if price is None else msgspec.json.encode(price)
+            await record_change(tx, REAL, "price set", f"{agent}.{name}", content, who)
             await increase(tx, "prices")
 
         await self._database.write(work)

@@ -1,21 +1,24 @@
-"""Retention: what is past its time is removed, in small transactions."""
+"""Retention: what is past its time is removed, in small transactions with rests, and its space is given back."""
 
 from __future__ import annotations
 
 from collections.abc import Awaitable, Callable, Mapping
 
 from agent3.calls.artifacts import ArtifactStore
+from agent3.calls.audit import delete_rows
 from agent3.calls.jobs import Jobs
 from agent3.env import Env
 from agent3.settings import Calls
-from agent3.storage import Database
+from agent3.storage import Database, Transaction
+from agent3.storage.audit import Signer
+from agent3.storage.rests import rest_after
 
 __all__ = ["Retention"]
 
 _DAY = 86_400.0
-_AT_ONCE = 500
-"""Rows removed in one transaction: others write in between."""
-_A_ROUND = 100_000
+_AT_ONCE = 50
+"""Rows removed in one transaction: whoever writes then waits for it."""
+_A_ROUND = 5_000_000
 """Rows of one kind removed in one round; what is left waits for the next."""
 
 
@@ -30,7 +33,9 @@ class Retention:
         env: Env,
         settings: Calls,
         others: Mapping[str, Callable[[], Awaitable[int]]] | None = None,
+        load_signer: Callable[[], Awaitable[Signer | None]] | None = None,
     ):
+        self._load_signer = load_signer or _sign_nothing
         self._others = others or {}
         self._database = database
         self._jobs = jobs
@@ -52,6 +57,7 @@ class Retention:
                 lambda tx: tx.run("DELETE FROM a2a_replies WHERE at < ?", answers), frees=True
             ),
             **{name: await expire() for name, expire in self._others.items()},
+            "bytes given back": await self._shrink(),
         }
 
     async def _older(self, table: str, days: float) -> int:
@@ -59,11 +65,33 @@ class Retention:
         if days <= 0:
             return 0
         before = self._env.now() - days * _DAY
-        sql = f"DELETE FROM {table} WHERE id IN (SELECT id FROM {table} WHERE at < ? ORDER BY at LIMIT ?)"
+        which = f"id IN (SELECT id FROM {table} WHERE at < ? ORDER BY at LIMIT ?)"
+        signer = await self._load_signer() if table == "calls" else None
+
+        async def work(tx: Transaction) -> int:
+            if table == "calls":
+                return await delete_rows(tx, self._env, which, before, _AT_ONCE, why="retention", signer=signer)
+            return await tx.run(f"DELETE FROM {table} WHERE {which}", before, _AT_ONCE)
+
         removed = 0
         while removed < _A_ROUND:
-            some = await self._database.write(lambda tx: tx.run(sql, before, _AT_ONCE), frees=True)
+            async with rest_after(self._env):
+                some = await self._database.write(work, frees=True)
             removed += some
             if some < _AT_ONCE:
                 break
         return removed
+
+    async def _shrink(self) -> int:
+        """Give the disk back what was freed, a piece at a time."""
+        given = 0
+        while True:
+            async with rest_after(self._env):
+                some = await self._database.shrink()
+            if not some:
+                return given
+            given += some
+
+
+async def _sign_nothing() -> None:
+    return None

@@ -23,7 +23,17 @@ from agent3.calls.outcomes import error_of, failed_by
 from agent3.calls.takeover import Sweep, Takeover, liveness_lease
 from agent3.calls.turn import Bounds, Listener, RunningTurn
 from agent3.env import Env
-from agent3.errors import Agent3Error, Canceled, Conflict, NotFound, StorageError, TurnTaken
+from agent3.errors import (
+    Agent3Error,
+    Canceled,
+    Conflict,
+    Interrupted,
+    NotFound,
+    StorageError,
+    StorageFull,
+    StorageUnsure,
+    TurnTaken,
+)
 from agent3.model import (
     Agent,
     Answer,
@@ -41,10 +51,11 @@ from agent3.model import (
 )
 from agent3.observe.logs import get as logger
 from agent3.observe.metrics import Metrics
+from agent3.security import via
 from agent3.settings import Calls
 from agent3.storage.leases import Leases
 
-__all__ = ["Listener", "Runner", "Sweep", "Target", "converse"]
+__all__ = ["Listener", "Runner", "Sweep", "Target", "converse", "with_path"]
 
 log = logger("jobs")
 
@@ -58,6 +69,10 @@ _PATIENCE = 30.0
 _HANDING = 2.0
 """Seconds within which a process must take a turn that it was handed."""
 _HAND_LOOK = 0.02
+_OUTAGE = 600.0
+"""Seconds for which a turn without a time limit waits for a database that went away."""
+_ELSEWHERE = 30.0
+"""Seconds for which a call without a time limit waits for another process that has taken its job."""
 _LATEST = 10.0
 """Longest pause between two tries to write down how a turn ended."""
 
@@ -118,6 +133,7 @@ class Runner:
         With ``opened`` the caller itself has looked for the key, and itself keeps what ends at once: the turn runs
         inline also with a key, and is a job, of which ``opened`` hears, as soon as it has to wait for anything.
         """
+        call = with_path(call)
         if detach or (call.key is not None and opened is None):
             return self._start_job(call, target, listener, door, detach)
         return self._start_inline(call, target, listener, door, opened)
@@ -399,23 +415,75 @@ class Runner:
         """Run a turn of a job until its end is on disk. Closing leaves it as it is, for the next process."""
         assert turn.job is not None
         turn.task = asyncio.current_task()
-        outcome: Outcome
-        try:
-            outcome = await self._chain(call)
-            if turn.flooded:  # it ends so, whatever its target made of being cancelled
-                outcome = await turn.end_flood()
-        except asyncio.CancelledError:
-            if turn.flooded:
-                outcome = turn.flood_outcome()
-            elif self._closing:
-                raise
-            else:
-                outcome = _cancel_outcome()
-        except Agent3Error as error:
-            outcome = _storage_outcome(turn.job, error)
+        until = self._env.monotonic() + (call.timeout or _OUTAGE)
+        pause = 0.1
+        while True:
+            outcome = await self._run_once(call, turn)
+            if not _is_lost(outcome, turn):
+                break
+            ended = await self._outlast(turn, until, pause)
+            pause = min(2 * pause, _LATEST)
+            if ended is not None:
+                outcome = ended
+                break
+            turn.charged = True
+            call = replace(call, id=self._env.id())  # a row of the ledger of its own
         if call.entry == "cancel":
             outcome = _cancel_outcome(outcome)
+        assert outcome is not None
         return await self._end(turn, outcome)
+
+    async def _run_once(self, call: Call, turn: RunningTurn) -> Outcome | None:
+        """Run a turn through the steps; None where storage failed before anything had come."""
+        assert turn.job is not None
+        try:
+            outcome = await self._chain(call)
+            # Where it told too much it ends so, whatever its target made of being cancelled.
+            return await turn.end_flood() if turn.flooded else outcome
+        except asyncio.CancelledError:
+            if turn.flooded:
+                return turn.flood_outcome()
+            if self._closing:
+                raise
+            return _cancel_outcome()
+        except StorageFull as error:
+            return _storage_outcome(turn.job, error)
+        except StorageError as error:
+            log.error("job %s: %s", turn.job.id, error)
+            came: Outcome | None = error.outcome
+            return came
+        except Agent3Error as error:
+            return _storage_outcome(turn.job, error)
+
+    async def _outlast(self, turn: RunningTurn, until: float, pause: float) -> Outcome | None:
+        """Wait for storage that went away under a turn, as long as its call has time; None if it is to run again.
+
+        It runs again where nothing was sent, or its capability may be repeated; else it is interrupted, and says so.
+        """
+        job = turn.job
+        assert job is not None
+        found: Job | None = None
+        while found is None:
+            if self._env.monotonic() >= until:
+                text = "The database went away during this call and did not come back in time. Call it again."
+                return failed_by(Interrupted(text))
+            try:
+                await asyncio.sleep(pause)
+                found = await self._jobs.get(job.owner, job.id)
+            except asyncio.CancelledError:
+                if self._closing:
+                    raise
+                return _cancel_outcome()
+            except StorageError:
+                pause = min(2 * pause, _LATEST)
+        if found.generation == job.generation and (turn.attempts <= turn.unsent or may_repeat(turn.capability)):
+            log.warning("job %s: turn %d runs again, since the database went away under it", job.id, job.turn)
+            return None
+        text = (
+            "The database went away during this call, and the capability may not be repeated automatically. "
+            "Find out whether it was done, then call it again."
+        )
+        return failed_by(Interrupted(text))
 
     async def _end_unstarted(
         self, job: Job, principal: Principal, outcome: Needs | Failed, door: str, entry: Entry = "answer"
@@ -445,7 +513,7 @@ class Runner:
         if job.id in self.lost:
             self.lost.discard(job.id)
             self._bounds.count_dropped("not written", len(pending))
-            return await self._jobs.get(job.owner, job.id)
+            return await self._wait_elsewhere(turn, job)
         work = partial(
             self._jobs.end_turn,
             job,
@@ -462,6 +530,10 @@ class Runner:
         async def write() -> Job:
             try:
                 return await work()
+            except TurnTaken as error:  # it was taken over, and whoever has it ends it
+                log.warning("job %s: %s", job.id, error)
+                self._bounds.count_dropped("not written", len(pending))
+                return await self._wait_elsewhere(turn, job)
             except StorageError as error:
                 log.error("job %s: its end is written as soon as storage takes it: %s", job.id, error)
                 self._watch(job.id, self._end_later(job, turn, work))
@@ -475,6 +547,10 @@ class Runner:
             await asyncio.wait([ending])
             ending.exception()
             raise
+
+    async def _wait_elsewhere(self, turn: RunningTurn, job: Job) -> Job:
+        """The job as another process ended it, if it does so in time: its caller waits for the outcome, not for us."""
+        return await self._jobs.wait(job.owner, job.id, turn.call.timeout or _ELSEWHERE)
 
     async def _end_later(self, job: Job, turn: Turn, work: Callable[[], Awaitable[Job]]) -> Outcome:
         """Try again until the end of a turn is on disk: what has been done must neither be lost nor done again."""
@@ -572,6 +648,14 @@ async def _join(task: asyncio.Task[Outcome]) -> Outcome:
         raise
 
 
+def _is_lost(outcome: Outcome | None, turn: RunningTurn) -> bool:
+    """Whether a turn ended for want of our own storage: nothing had come, or nothing was sent."""
+    if outcome is None:
+        return True
+    is_storage = isinstance(outcome, Failed) and outcome.code in (StorageError.code, StorageUnsure.code)
+    return is_storage and turn.attempts <= turn.unsent
+
+
 def _storage_outcome(job: Job, error: Agent3Error) -> Outcome:
     """What becomes of a job's turn whose storage failed under it: what had come, if that is known."""
     log.error("job %s: %s", job.id, error)
@@ -585,6 +669,12 @@ def _cancel_outcome(outcome: Outcome | None = None) -> Failed:
         return outcome
     untold = f" Its target could not be told: {outcome.message}" if isinstance(outcome, Failed) else ""
     return failed_by(Canceled(f"The job was cancelled.{untold}"))
+
+
+def with_path(call: Call) -> Call:
+    """The call with the marks of those that it is made inside of: kept in it, so that another process knows them."""
+    marks = via.inside()
+    return replace(call, path=marks) if marks and not call.path else call
 
 
 def outcome_of(job: Job) -> Outcome:

@@ -33,7 +33,8 @@ from agent3.model import (
 from agent3.observe.metrics import Metrics
 from agent3.observe.traces import Tracer
 from agent3.security.access import Access
-from agent3.security.limits import Ceiling, Limiter, Rates
+from agent3.security.caller_scope import CallerScope
+from agent3.security.limits import Ceiling, FairShares, Limiter, Rates
 from agent3.settings import Settings
 
 if TYPE_CHECKING:
@@ -86,6 +87,7 @@ class Parts:
     standards: Standards
     bodies: Bodies
     ceiling: Ceiling
+    shares: FairShares
     cache: ResultCache
     artifacts: ArtifactStore
     dead_letters: DeadLetters
@@ -95,6 +97,10 @@ class Parts:
     lookup: Callable[[str, str], Awaitable[tuple[Agent, Capability]]]
     """An agent and a capability by their names; NotFound where there is none."""
     propose: Propose | None = None
+    scope: CallerScope | None = None
+    """Derives the ids that leave in a caller's name; None where everything is this program's own."""
+    gateway: str = ""
+    """The id of the gateway; empty where the core is in none."""
 
 
 class Stage:
@@ -106,6 +112,8 @@ class Stage:
     """``leave`` has nothing to do with an outcome that is Done."""
     for_waits: ClassVar[bool] = False
     """``leave`` and ``fail`` have nothing to do with a call that never had to wait: ``wait`` was not called."""
+    for_changes: ClassVar[bool] = False
+    """``leave`` has nothing to do with an outcome that is Done where ``enter`` gave on the very call it was given."""
 
     def enter(self, call: Call) -> Entered:
         """On the way in. Gives the call on, perhaps changed, or an outcome that ends it here.

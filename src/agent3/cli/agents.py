@@ -17,7 +17,7 @@ from agent3.terminal.output import clean, print_indented, print_result
 if TYPE_CHECKING:
     from rich.console import Console
 
-__all__ = ["list_agents", "print_agent", "search", "show", "type_text"]
+__all__ = ["list_agents", "print_agent", "print_changes", "search", "show", "type_text"]
 
 _MARKS = {"read_only": "read-only", "consequential": "consequential"}
 _WORDS = 160
@@ -88,7 +88,13 @@ def list_agents(*, options: GatewayOptions = GatewayOptions()) -> None:  # noqa:
     print_result(connect(options).list(), options.json, _print_agents)
 
 
-def show(agent: str, *, card: bool = False, options: GatewayOptions = GatewayOptions()) -> None:  # noqa: B008 - frozen
+def show(
+    agent: str,
+    *,
+    card: bool = False,
+    changes: bool = False,
+    options: GatewayOptions = GatewayOptions(),  # noqa: B008 - frozen
+) -> None:
     """Show an agent: what it can do, with schemas, prices and ratings.
 
     Parameters
@@ -97,10 +103,34 @@ def show(agent: str, *, card: bool = False, options: GatewayOptions = GatewayOpt
         Its id, as agent3 search prints it.
     card:
         Show its raw card instead.
+    changes:
+        Show instead how it describes itself by now, where nobody has approved that.
     """
     gateway = connect(options)
+    if changes:
+        print_result(gateway.changes(agent), options.json, print_changes)
+        return
     body = gateway.card(agent) if card else gateway.show(agent)
     print_result(body, options.json, print_indented if card else print_agent)
+
+
+def print_changes(body: Mapping[str, Any]) -> None:
+    """A change that waits for approval, one place after the other."""
+    name = clean(str(body["id"]))
+    if body["hash"] is None:
+        print(f"{name} is served as it describes itself; no change waits for approval.")
+        return
+    since = time.strftime("%Y-%m-%d %H:%M", time.localtime(body["since"]))
+    print(f"{name} is served as it was approved. Since {since}: {clean(str(body['why']))}.")
+    for change in body["changes"]:
+        print(f"\n{clean(change['path'])}")
+        for sign, value in (("-", change["before"]), ("+", change["now"])):
+            if value is not None:
+                text = value if isinstance(value, str) else json.dumps(value, ensure_ascii=False)
+                print("\n".join(f"  {sign} {line}" for line in clean(text).splitlines()))
+    if body.get("more"):
+        print(f"\nAnd {body['more']} more.")
+    print(f"\nApprove it with agent3 approve {name}.")
 
 
 def _print_hits(found: Mapping[str, Any], *, filtered: bool) -> None:
@@ -154,6 +184,8 @@ def print_agent(body: Mapping[str, Any]) -> None:
         eras = " and ".join(mcp["eras"] or ())
         wanted = "" if mcp["era"] == "auto" else ", as chosen with --era"
         console.print(clean(f"MCP {mcp['protocolVersion']}, {eras or 'unknown'} era{wanted}"), style="dim")
+    if pending := body.get("pending"):
+        console.print(clean(f"A change waits for approval: {pending['why']}. See agent3 show {body['id']} --changes."))
     if sign_in := body.get("signIn"):
         console.print(_sign_in_text(sign_in), style="dim")
     if missing := body.get("missing"):

@@ -26,6 +26,7 @@ from agent3.directory import Directory
 from agent3.env import REAL, Env
 from agent3.errors import Agent3Error
 from agent3.gateway.dead_letters import Letters
+from agent3.identity.clients import StoredClients
 from agent3.identity.doorkeeper import Doorkeeper
 from agent3.identity.secret_refs import references_in
 from agent3.identity.secrets import EnvironmentVault
@@ -84,7 +85,7 @@ def examine(settings: Settings, env: Env = REAL) -> list[Check]:
     """All checks, each with a name, a state, a sentence on what was found, and a remedy where one is needed."""
     return [
         make_check("python", "ok", platform.python_version()),
-        check_settings(settings),
+        check_settings(settings, asyncio.run(load_clients(settings, env))),
         *asyncio.run(check_callbacks(settings)),
         *asyncio.run(check_database(settings, env)),
         *check_disks(settings),
@@ -103,15 +104,32 @@ def make_check(name: str, state: State, detail: str, remedy: str = "") -> Check:
 # The settings
 
 
-def check_settings(settings: Settings) -> Check:
+async def load_clients(settings: Settings, env: Env) -> StoredClients | None:
+    """The clients in the database; None where that cannot be read, which its own check says."""
+    try:
+        database = await open_database(database_url(settings), env=env, max_bytes=settings.storage.max_bytes)
+    except Agent3Error:
+        return None
+    try:
+        clients = StoredClients(database, env)
+        await clients.refresh()
+        return clients
+    except Agent3Error:
+        return None
+    finally:
+        await database.aclose()
+
+
+def check_settings(settings: Settings, stored: StoredClients | None = None) -> Check:
     """Whether a gateway would start with them. They have been read and validated already."""
     try:
-        Doorkeeper(settings, Metrics())
+        Doorkeeper(settings, Metrics(), stored=stored)
     except Agent3Error as error:
         return make_check("settings", "fail", error.message.splitlines()[0], "Change agent3.toml or the environment.")
+    count = len(settings.clients) + (0 if stored is None else stored.count)
     if misspelt := find_misspelt_variables():
         return make_check("settings", "warn", misspelt[0], "Correct its name, or unset it.")
-    return make_check("settings", "ok", f"{len(settings.clients)} clients, {len(settings.rules)} rules")
+    return make_check("settings", "ok", f"{count} clients, {len(settings.rules)} rules")
 
 
 async def check_callbacks(settings: Settings) -> list[Check]:

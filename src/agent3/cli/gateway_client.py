@@ -27,6 +27,7 @@ class Gateway(Protocol):
     def list(self) -> dict[str, Any]: ...
     def show(self, agent: str) -> dict[str, Any]: ...
     def card(self, agent: str) -> dict[str, Any]: ...
+    def changes(self, agent: str) -> dict[str, Any]: ...
     def call(self, arguments: Mapping[str, Any]) -> dict[str, Any]: ...
     def routes(self, capability: str | None) -> dict[str, Any]: ...
     def add_route(self, body: Mapping[str, Any]) -> dict[str, Any]: ...
@@ -60,6 +61,10 @@ class Remote:
     def card(self, agent: str) -> dict[str, Any]:
         """Its raw card."""
         return self._get(f"/v1/agents/{quote(agent, safe='')}/card")
+
+    def changes(self, agent: str) -> dict[str, Any]:
+        """What of it waits for approval."""
+        return self._get(f"/v1/agents/{quote(agent, safe='')}/changes")
 
     def call(self, arguments: Mapping[str, Any]) -> dict[str, Any]:
         """Call an agent."""
@@ -126,6 +131,21 @@ class Local:
     def card(self, agent: str) -> dict[str, Any]:
         """Its raw card."""
         return self._run("agent3_invoke", {"agentId": agent})
+
+    def changes(self, agent: str) -> dict[str, Any]:
+        """What of it waits for approval."""
+        import asyncio
+
+        from agent3.gateway import Caller
+        from agent3.gateway.agent_book import AgentBook
+        from agent3.model import LOCAL
+        from agent3.server.build import build
+
+        async def run() -> dict[str, Any]:
+            async with build(self._settings, take_over=False) as server:
+                return await AgentBook(server.gateway, server.registration).changes(Caller(LOCAL, "cli"), agent)
+
+        return asyncio.run(run())
 
     def call(self, arguments: Mapping[str, Any]) -> dict[str, Any]:
         """Call an agent."""

@@ -17,6 +17,7 @@ from agent3.cli.exit_codes import exit_code
 from agent3.cli.output import print_error
 from agent3.cli.plugins import add_plugins
 from agent3.errors import Agent3Error
+from agent3.terminal.output import guard_output
 
 __all__ = ["app", "main"]
 
@@ -61,13 +62,24 @@ for _name, _place, _help in (
         "agent3.cli.registration:add",
         "Add an agent: an MCP server, an A2A agent, a service with an OpenAPI document, or a website.",
     ),
+    (
+        "approve",
+        "agent3.cli.registration:approve",
+        "Approve how an agent describes itself by now. Until then it is served as it was.",
+    ),
     ("remove", "agent3.cli.registration:remove", "Remove an agent that was added."),
     (
         "route",
         "agent3.cli.routes:route",
         "Let a capability answer for another one while that is down; without arguments, list these routes.",
     ),
+    ("client", "agent3.cli.clients:app", "Clients: who may call over the network, and with which keys."),
     ("dlq", "agent3.cli.dead_letters:app", "Dead letters: calls and messages that could not be delivered."),
+    (
+        "audit",
+        "agent3.cli.audit:app",
+        "Check or export the tamper-evident record of calls and changes.",
+    ),
     (
         "backup",
         "agent3.cli.backups:backup",
@@ -89,6 +101,7 @@ def main() -> None:
     if isinstance(sys.stdout, io.TextIOWrapper):
         # Line by line also into a pipe: in order with what goes to standard error, and a reader that left is noticed.
         sys.stdout.reconfigure(line_buffering=True)
+    guard_output()
     words = sys.argv[1:]
     add_plugins(app, words)
     try:

@@ -4,16 +4,17 @@ from __future__ import annotations
 
 import re
 import sys
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 from agent3.errors import SetupError
-from agent3.terminal.output import print_note
+from agent3.terminal.output import CleanStream, clean, print_note
 
 if TYPE_CHECKING:
     from rich.console import Console
     from rich.table import Table
+    from rich.text import Text
 
-__all__ = ["confirm", "is_interactive", "make_console", "make_table", "print_error", "with_command_names"]
+__all__ = ["ask", "confirm", "is_interactive", "make_console", "make_table", "print_error", "with_command_names"]
 
 _COMMAND_OF_TOOL = {
     "agent3_search": "agent3 search",
@@ -46,22 +47,39 @@ def confirm(question: str, as_json: bool) -> None:
     """Ask, and exit with 1 unless the answer is yes. SetupError if there is no terminal to ask at."""
     if not is_interactive(as_json):
         raise SetupError(f"{question} Add --yes: there is no terminal to ask at.")
-    try:
-        answer = input(f"{question} [y/N] ")
-    except EOFError:
-        answer = ""
-    if answer.strip().lower() not in ("y", "yes"):
+    if not ask(question, as_json):
         sys.exit(1)
+
+
+def ask(question: str, as_json: bool) -> bool:
+    """Whether the answer is yes; no if there is no terminal to ask at."""
+    if not is_interactive(as_json):
+        return False
+    try:
+        answer = input(clean(f"{question} [y/N] "))
+    except EOFError:
+        return False
+    return answer.strip().lower() in ("y", "yes")
 
 
 # rich takes a tenth of a second to load, and a command that prints JSON does not need it.
 
 
-def make_console() -> Console:
-    """A console that prints text as it is, without markup; into a pipe in long lines, for tools that read by line."""
+def make_console(*, stderr: bool = False) -> Console:
+    """A console that prints text as it is, without markup; into a pipe in long lines, for tools that read by line.
+
+    It draws with control characters of its own, past what keeps all others out, so every text is cleaned before.
+    """
     from rich.console import Console
 
-    return Console(markup=False, emoji=False, highlight=False, width=None if sys.stdout.isatty() else 1_000)
+    class CleanConsole(Console):
+        def render_str(self, text: str, **options: Any) -> Text:
+            return super().render_str(clean(text), **options)
+
+    stream = sys.stderr if stderr else sys.stdout
+    file = stream.behind if isinstance(stream, CleanStream) else stream
+    width = None if stream.isatty() else 1_000
+    return CleanConsole(markup=False, emoji=False, highlight=False, width=width, file=file)
 
 
 def make_table(*columns: str) -> Table:

@@ -14,13 +14,16 @@ from typing import TYPE_CHECKING, Annotated, Any, Literal
 
 from cyclopts import Parameter
 
+from agent3.cli.agents import print_changes
 from agent3.cli.exit_codes import exit_code
 from agent3.cli.gateway_client import Remote
 from agent3.cli.options import load_database_settings
-from agent3.cli.output import print_error
+from agent3.cli.output import ask, confirm, make_console, print_error
 from agent3.client.announcement import find_running
-from agent3.errors import Agent3Error, SetupError
+from agent3.directory.stand_ins import Definition
+from agent3.errors import Agent3Error, Conflict, SetupError
 from agent3.gateway.agent_book import describe_added
+from agent3.gateway.pins import Approvals
 from agent3.gateway.registration import Added
 from agent3.identity.loopback_redirect import AtTerminal
 from agent3.identity.secret_refs import references_in
@@ -30,12 +33,12 @@ from agent3.protocols.mcp.client_files import find_files
 from agent3.server.build import build
 from agent3.settings import Settings
 from agent3.terminal.options import DatabaseOptions
-from agent3.terminal.output import clean, print_json, print_note
+from agent3.terminal.output import clean, print_json, print_note, print_result
 
 if TYPE_CHECKING:
     from rich.status import Status
 
-__all__ = ["add", "remove"]
+__all__ = ["add", "approve", "remove"]
 
 Client = Literal["claude-desktop", "claude-code", "cursor", "vscode"]
 _QUIETLY = 10.0
@@ -64,7 +67,10 @@ def add(
     credential: str | None = None,
     from_: Annotated[Client | None, Parameter(name="--from")] = None,
     era: Literal["auto", "modern", "legacy"] = "auto",
+    sessions: Literal["caller", "shared"] = "caller",
+    changes: Literal["pin", "trust", "ask"] | None = None,
     sign_in: bool | Literal["machine"] = False,
+    yes: bool = False,
     signing: SignInOptions = SignInOptions(),  # noqa: B008 - frozen
     options: DatabaseOptions = DatabaseOptions(),  # noqa: B008 - frozen
 ) -> None:
@@ -85,8 +91,15 @@ def add(
         Add the servers of this client, from the files where it usually keeps them.
     era:
         For an MCP server: speak only the modern (2026-07-28) or only the legacy era of the protocol; auto finds out.
+    sessions:
+        For an MCP server: whether each caller has a session, or a program, of its own, or all share one.
+    changes:
+        What happens when it describes itself in another way: pin serves it as it is now until you approve, trust takes
+        the change, ask takes no calls until you approve. The setting calls.changes by default, which is pin.
     sign_in:
         Sign in to it in your browser (OAuth); with "machine" after it, with a client secret and without a person.
+    yes:
+        Where it says that it stands in for an agent that is here, let it do so without asking.
     """
     if (what is None) == (from_ is None):
         raise SetupError("Say what to add: an address, a command or a file, or --from with the name of a client.")
@@ -99,6 +112,9 @@ def add(
         raise SetupError(
             "--client-id, --client-secret-ref, --issuer and --wait apply only to signing in: add --sign-in."
         )
+    choices: dict[str, str] = {} if era == "auto" else {"era": era}
+    if sessions != "caller":
+        choices["sessions"] = sessions
     sources = [str(what)] if from_ is None else [str(file) for file in find_files(from_)]
     progress = _Progress(options.json)
     # A file of a client may well name this gateway, which is then no mistake.
@@ -123,7 +139,8 @@ def add(
                     source,
                     name,
                     credential,
-                    choices={} if era == "auto" else {"era": era},
+                    choices=choices,
+                    changes=changes,
                     sign_in=wish,
                     on_progress=progress.tell,
                     on_added=show,
@@ -134,8 +151,9 @@ def add(
     added = [result.agent for result in results if result.agent is not None]
     failed = [result.error for result in results if result.error and not (in_file and result.is_itself)]
     missing = _ask_for_missing(settings, added)
+    stand_ins = asyncio.run(_settle_stand_ins(settings, added, yes=yes, as_json=options.json))
     if options.json:
-        print_json({"added": [_to_json(result, missing) for result in results]})
+        print_json({"added": [_to_json(result, missing, stand_ins) for result in results]})
     else:
         if len(added) == 1 and (example := _example(added[0])):
             print(f"Try: {example}")
@@ -164,10 +182,8 @@ class _Progress:
             return
         line = clean(text if name.startswith("stdio:") else f"{name}: {text}")
         if sys.stderr.isatty():
-            from rich.console import Console
-
             if self._status is None:
-                self._status = Console(stderr=True, markup=False, highlight=False).status(line)
+                self._status = make_console(stderr=True).status(line)
                 self._status.start()
             self._status.update(line)
         elif time.monotonic() - self._told >= _QUIETLY:
@@ -185,8 +201,42 @@ def _added_text(agent: Agent) -> str:
     return f"Added {agent.id}: {', '.join(names) or 'no capabilities'}"
 
 
-def _to_json(result: Added, missing: Mapping[str, list[str]]) -> dict[str, Any]:
+async def _settle_stand_ins(
+    settings: Settings, added: Sequence[Agent], *, yes: bool, as_json: bool
+) -> list[tuple[Definition, bool]]:
+    """Name each agent here that an added one would answer for, and ask. What is not confirmed is not used."""
+    websites = [agent.id for agent in added if agent.card.get("protocol") == "nlweb"]
+    if not websites:
+        return []
+    settled = []
+    async with build(settings, take_over=False) as server:
+        routes = server.directory.routes
+        for one in await routes.find_pending(websites):
+            ours, theirs = f"{one.agent}.{one.capability}", f"{one.by_agent}.{one.by_capability}"
+            sure = yes or ask(f"{theirs} wants to answer for {ours} while that is down. Let it?", as_json)
+            if sure:
+                await routes.confirm(one)
+            if not as_json and sure:
+                print(clean(f"{theirs} answers for {ours} while that is down."))
+            elif not as_json:
+                print_error(f"{theirs} does not answer for {ours}. To let it: agent3 route {ours} --also {theirs}")
+            settled.append((one, sure))
+    return settled
+
+
+def _to_json(
+    result: Added, missing: Mapping[str, list[str]], stand_ins: Sequence[tuple[Definition, bool]]
+) -> dict[str, Any]:
     body = describe_added(result)
+    if mine := [(one, sure) for one, sure in stand_ins if one.origin == body.get("id")]:
+        body["standsInFor"] = [
+            {
+                "capability": f"{one.agent}.{one.capability}",
+                "also": f"{one.by_agent}.{one.by_capability}",
+                "confirmed": sure,
+            }
+            for one, sure in mine
+        ]
     if lacking := [reference for reference, agents in missing.items() if body.get("id") in agents]:
         body["missing"] = lacking
     return body
@@ -240,6 +290,36 @@ def _fill_required(schema: Mapping[str, Any] | None) -> dict[str, Any] | None:
             return None
         filled[name] = values[0]
     return filled
+
+
+def approve(agent: str, *, yes: bool = False, options: DatabaseOptions = DatabaseOptions()) -> None:  # noqa: B008
+    """Approve how an agent describes itself by now. Until then it is served as it was.
+
+    Parameters
+    ----------
+    agent:
+        Its id, as agent3 search prints it.
+    yes:
+        Do not ask.
+    """
+    settings = load_database_settings(options)
+
+    async def work(shown: str | None) -> dict[str, Any]:
+        async with build(settings, take_over=False) as server:
+            approvals = Approvals(server.directory)
+            found = await approvals.changes(agent) if shown is None else await approvals.approve(agent, shown)
+        if found is None:
+            raise Conflict(f"No change of {agent} waits for approval.")
+        return found
+
+    found = asyncio.run(work(None))
+    if not yes:
+        print_changes({"id": agent, **found})
+        confirm(f"Approve this change of {agent}?", options.json)
+    approved = asyncio.run(work(found["hash"]))
+    print_result(
+        {"approved": agent, "hash": approved["hash"]}, options.json, lambda _: print(f"Approved {clean(agent)}.")
+    )
 
 
 def remove(agent: str, *, options: DatabaseOptions = DatabaseOptions()) -> None:  # noqa: B008 - frozen

@@ -23,6 +23,7 @@ from agent3.errors import (
     by_code,
 )
 from agent3.secret import Secret
+from agent3.security import via
 
 __all__ = ["check_address", "default_key", "headers_of", "no_gateway", "read_answer", "read_error", "request"]
 
@@ -48,6 +49,8 @@ def default_key() -> Secret | None:
 def headers_of(key: Secret | None) -> dict[str, str]:
     """The headers of every request."""
     own = {"Content-Type": "application/json"}
+    if way := via.outgoing(""):
+        own[via.HEADER] = way
     return own if key is None else {**own, "Authorization": f"Bearer {key.reveal()}"}
 
 

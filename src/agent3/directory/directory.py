@@ -2,7 +2,8 @@
 
 Agents are in the database, shared by every process on it; those written in Python are only in the process that hosts
 them, and come before stored ones of the same id. Reads come from memory, which follows the database by its version:
-only what changed is read again, decoded and indexed, and what takes long does so in a thread.
+only what changed is read again and indexed, and what takes long does so in a thread. Stored agents are kept packed;
+an agent is an object while somebody uses it.
 """
 
 from __future__ import annotations
@@ -10,9 +11,10 @@ from __future__ import annotations
 import asyncio
 import time
 from collections import ChainMap, deque
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import AsyncIterator, Callable, Iterable, Mapping, Sequence
+from heapq import merge
 from itertools import chain, islice
-from typing import TypeAlias, TypeVar
+from typing import NamedTuple, TypeAlias, TypeVar
 
 import msgspec
 from msgspec import Struct
@@ -22,9 +24,11 @@ from agent3.arrays import NDArray, np
 from agent3.directory.choice import choose, choose_by_meaning, closest, index_capabilities
 from agent3.directory.documents import documents_of, explain
 from agent3.directory.meaning import WIDTH, Encoder, Vectors, encode_agent, fingerprint
+from agent3.directory.names import LONGEST, Names, fold
+from agent3.directory.packed import Packed, PackedAgents, pack
 from agent3.directory.routes import Routes
-from agent3.directory.search import Index, Match, Ranking, exact_matches, rank_agents
-from agent3.directory.segments import paced
+from agent3.directory.search import Index, Match, Ranking, rank_agents
+from agent3.directory.segments import paced, release_memory
 from agent3.directory.stand_ins import bare
 from agent3.env import Env
 from agent3.errors import Agent3Error, AgentNotFound, Corrupt, StorageError
@@ -34,6 +38,7 @@ from agent3.observe.metrics import METRICS, Metrics
 from agent3.schema import nearest
 from agent3.settings import StandInRoute
 from agent3.storage import Database, Row, Transaction
+from agent3.storage.audit import ACTOR, record_change
 from agent3.storage.checksums import append_checksum, whole
 from agent3.storage.counters import increase
 from agent3.storage.notifications import News
@@ -47,6 +52,8 @@ T = TypeVar("T")
 _decoder: msgspec.json.Decoder[Agent] = msgspec.json.Decoder(Agent)
 _FRESH = 0.5
 """Seconds for which memory is trusted without a look at the version in the database."""
+_PATIENCE = 2.0
+"""Seconds for which a look at that version may take; then memory is served."""
 _PAGE = 200
 """Agents that are read from the database at a time."""
 _DECODED_HERE = 50_000
@@ -63,14 +70,18 @@ _ENCODED = 8
 """Capabilities whose texts are encoded together."""
 _PAUSE, _LONGEST_PAUSE = 1.0, 60.0
 """Seconds after which vectors that could not be read or kept are tried again: at first, and at most."""
-_NEAR = 2_000
-"""Agents among which the one that was meant is looked for, where an id is unknown."""
+_NEAR = 100
+"""Ids on each side of an unknown one among which that is looked for that was meant."""
+_HINTS = 3
+"""Of these, how many are tried until the caller may see one."""
+_TOGETHER = 50
+"""Agents that are unpacked in a thread at a time."""
 _INDEXED_TOGETHER = 100
 """Agents that are indexed before others may write the index, and its segments are tidied."""
 _FEW = 500
 """Capabilities that every search waits for until they are indexed; where there are more, one may answer without."""
-_LONGEST_NAME = 1_000
-"""Characters up to which a query is also looked for as the name of what is not indexed yet."""
+_MOST_NAMED = 1_000
+"""New agents with one name that a search looks at."""
 _MOMENT = 0.1
 """Seconds after which it looks again whether that is so."""
 _REMEMBERED = 10_000
@@ -105,6 +116,14 @@ class Hits(list[Hit]):
     """How many agents of how many it was looked for in, where that was not all of them."""
 
 
+class _Change(NamedTuple):
+    """A change that the index does not know yet. Each is an object of its own: the latest of an agent is the one."""
+
+    weight: int
+    named: Packed | None
+    """Its names, where they are looked for already; None for a removal."""
+
+
 class Directory:
     """All agents of one gateway.
 
@@ -126,13 +145,16 @@ class Directory:
         self._env = env
         self._metrics = metrics
         self._hosted: dict[str, Agent] = {}
-        self._stored: dict[str, Agent] = {}
+        self._stored = PackedAgents()
         self._version = -1
+        self._away = False
         self._checked = float("-inf")
         self._writes = 0
         self._index = Index()
-        self._changes: dict[str, Agent | None] = {}
+        self._changes: dict[str, _Change] = {}
         """What the index does not know yet."""
+        self._new_names = Names()
+        """By what that is named exactly."""
         self._behind = 0
         """How many capabilities that is, with those that are being indexed."""
         self._unread = 0
@@ -141,7 +163,10 @@ class Directory:
         self._changed: deque[str] = deque(maxlen=_REMEMBERED)
         """The agents that the latest changes were of, one for each of the last generations."""
         self._vectors = Vectors(encoder) if encoder is not None else None
-        self._unembedded: dict[str, Agent] = {}
+        self._unembedded: dict[str, _Change] = {}
+        self._departed: deque[str] = deque(maxlen=_REMEMBERED)
+        """Addresses at which no stored agent is reached any more, in the order in which they were left."""
+        self._departures = 0
         self._embedding: asyncio.Task[None] | None = None
         self._chosen: dict[str, tuple[Agent, Index]] = {}
         """Indexes over the capabilities of single agents, for as long as these stay the same."""
@@ -160,14 +185,14 @@ class Directory:
     def host(self, agent: Agent) -> None:
         """Show an agent that lives in this process, for as long as it lives."""
         self._hosted[agent.id] = agent
-        self._change(agent.id, agent)
+        self._change(agent.id, pack(agent))
         self.routes.drop()
         self._changed.clear()  # stand-ins may come and go with it
         self._generation += 1
 
     async def add(self, agent: Agent) -> None:
         """Store an agent, or a new state of it."""
-        agent, now = bare(agent), self._env.now()
+        agent, now, who = bare(agent), self._env.now(), ACTOR.get()
 
         async def work(tx: Transaction) -> None:
             version = await increase(tx, "directory")
@@ -181,13 +206,14 @@ class Directory:
                 version,
             )
             await tx.run("DELETE FROM agents_removed WHERE id = ?", agent.id)
+            await record_change(tx, self._env, "agent stored", agent.id, encode(agent), who)
 
         await self._database.write(work)
         self._announce()
 
     async def renew(self, before: Agent, now: Agent) -> bool:
         """Store a new state of an agent, if it is still as it was; what was changed or removed meanwhile stays so."""
-        at, known = self._env.now(), bare(before)
+        at, known, who = self._env.now(), bare(before), ACTOR.get()
 
         async def work(tx: Transaction) -> bool:
             row = await tx.one("SELECT id, body FROM agents WHERE id = ?", before.id)
@@ -197,6 +223,7 @@ class Directory:
             await tx.run(
                 "UPDATE agents SET body = ?, updated = ?, version = ? WHERE id = ?", body, at, version, before.id
             )
+            await record_change(tx, self._env, "agent renewed", before.id, encode(bare(now)), who)
             return True
 
         if renewed := await self._database.write(work):
@@ -205,6 +232,7 @@ class Directory:
 
     async def remove(self, agent_id: str) -> None:
         """Forget a stored agent; AgentNotFound when there is none."""
+        who = ACTOR.get()
 
         async def work(tx: Transaction) -> int:
             gone = await tx.run("DELETE FROM agents WHERE id = ?", agent_id)
@@ -223,6 +251,7 @@ class Directory:
                 own = f",{msgspec.json.encode(agent_id).decode()}]"  # the end of a key, of a budget for each agent
                 await tx.run("DELETE FROM budget_spent WHERE substr(key, length(key) - ? + 1) = ?", len(own), own)
                 await increase(tx, "prices")
+                await record_change(tx, self._env, "agent removed", agent_id, None, who)
             return gone
 
         if not await self._database.write(work):
@@ -243,9 +272,21 @@ class Directory:
             found = self.find(agent_id)
         if found is not None and visible(found):
             return found
-        near = nearest(agent_id, (agent.id for agent in islice(self.all(), _NEAR) if visible(agent)))
+        near = self._find_near(agent_id, visible)
         hint = f"Did you mean {near!r}?" if near else "Use agent3_search to find one."
         raise AgentNotFound(f"There is no agent {agent_id[:100]!r}. {hint}", data={"nearest": [near]} if near else None)
+
+    def _find_near(self, agent_id: str, visible: Callable[[Agent], bool]) -> str | None:
+        """The id that was probably meant, among those beside it: of these, only one that the caller may see."""
+        pool = dict.fromkeys([*self._stored.around(agent_id, _NEAR), *islice(self._hosted, 2 * _NEAR)])
+        for _ in range(_HINTS):
+            near = nearest(agent_id, pool)
+            if near is None:
+                break
+            if (agent := self.find(near)) is not None and visible(agent):
+                return near
+            del pool[near]
+        return None
 
     def peek(self, agent_id: str) -> Agent | None:
         """The agent of that id from memory; None if the database would have to be asked."""
@@ -269,31 +310,51 @@ class Directory:
         count = self._generation - generation
         return set(islice(reversed(self._changed), count)) if count <= len(self._changed) else None
 
-    def all(self) -> Iterator[Agent]:
-        """All agents, in no order, as of the last look at the database."""
-        backed = self.routes.backed()
-        for agent in list(self._hosted.values()):
-            yield backed.get(agent.id, agent)
-        for agent in list(self._stored.values()):
-            if agent.id not in self._hosted:
-                yield backed.get(agent.id, agent)
+    def ids(self) -> list[str]:
+        """The ids of all agents, in order, as of the last look at the database."""
+        return list(dict.fromkeys(merge(sorted(self._hosted), self._stored)))
+
+    async def each(self) -> AsyncIterator[Agent]:
+        """All agents, by id; some at a time are unpacked in a thread, so that nobody waits for it."""
+        await self._refresh()
+        ids = self.ids()
+        for start in range(0, len(ids), _TOGETHER):
+            some = ids[start : start + _TOGETHER]
+            packed = [one for one in some if one not in self._hosted]
+            fresh = {}
+            if packed:
+                fresh = await asyncio.to_thread(lambda: {one: self._stored.unpack(one) for one in paced(packed, 4)})  # noqa: B023
+            backed = self.routes.backed()
+            for agent_id in some:
+                found = backed.get(agent_id) or self._hosted.get(agent_id) or fresh.get(agent_id)
+                if found is not None:
+                    yield found
 
     async def everything(self) -> list[Agent]:
-        """All agents, by id."""
+        """All agents, by id, as objects. Of a large directory that is much: ``each`` gives them one by one."""
+        return [agent async for agent in self.each()]
+
+    async def having(self, capability: str) -> list[str]:
+        """The ids of the agents that have a capability of this name."""
+        await self._catch_up(whole=True)
+        return [one for one in self._index.having(capability) if self.find(one) is not None]
+
+    async def reached_at(self, address: str) -> list[Agent]:
+        """The stored agents that are reached at an address."""
         await self._refresh()
-        agents = list(self.all())
-        if len(agents) < _NEAR:
-            return sorted(agents, key=_by_id)
-        return await asyncio.to_thread(sorted, agents, key=_by_id)
+        found = map(self.find, self._stored.reached_at(address))
+        return [agent for agent in found if agent is not None]
+
+    def departed_since(self, number: int) -> tuple[int, set[str]]:
+        """Addresses that no stored agent has any more and some had; a number for the next time that this is asked."""
+        count = min(self._departures - number, len(self._departed))
+        left = islice(reversed(self._departed), count)
+        return self._departures, {address for address in left if not self._stored.reached_at(address)}
 
     async def version(self) -> int:
         """A number that grows with every change of the stored agents, in whichever process it is made."""
         await self._refresh()
         return self._version
-
-    def stored(self) -> list[Agent]:
-        """The stored agents, as of the last look at the database."""
-        return list(self._stored.values())
 
     # Searching
 
@@ -315,10 +376,10 @@ class Directory:
             return Hits(await self._list(limit, accept))
         indexing = await self._catch_up(whole)
         named: dict[tuple[str, str | None], Match] = {}
-        if indexing is not None and len(query) <= _LONGEST_NAME:
+        if indexing is not None and len(query) <= LONGEST:
             await self._read_early(query.strip())
             # Before the ranking: what is no longer among the changes then is in the index.
-            named = await asyncio.to_thread(_find_named, self._changes, query)
+            named = self._find_new(query)
         ranking = await self._rank(query)
         matches = chain(named.values(), (match for match in ranking if match[:2] not in named))
         hits = Hits(
@@ -378,6 +439,17 @@ class Directory:
         there = len(self._hosted) + len(self._stored) + self._unread
         return min(self._index.agents, there), there
 
+    def _find_new(self, query: str) -> dict[tuple[str, str | None], Match]:
+        """The capabilities that the index does not know yet and that are named exactly."""
+        found: dict[tuple[str, str | None], Match] = {}
+        for agent_id, wanted in islice(self._new_names.find(query), _MOST_NAMED):
+            change = self._changes.get(agent_id)
+            if change is not None and change.named is not None:
+                names = change.named.names or (None,)
+                chosen = (name for name in names if wanted in (None, name and fold(name)))
+                found |= {(agent_id, name): Match(agent_id, name, 1.0) for name in chosen}
+        return found
+
     async def _rank(self, query: str) -> Ranking:
         vectors = self._vectors
         if vectors is not None and len(vectors):
@@ -405,9 +477,7 @@ class Directory:
 
     async def _list(self, limit: int, accept: Accept) -> list[Hit]:
         found: list[Hit] = []
-        for number, agent in enumerate(await self.everything()):
-            if number % _AT_ONCE == _AT_ONCE - 1:
-                await asyncio.sleep(0)
+        async for agent in self.each():
             if any(accept(agent, capability) for capability in agent.capabilities or (None,)):
                 found.append(Hit(agent, None, 0.0))
                 if len(found) >= limit:
@@ -471,17 +541,16 @@ class Directory:
         while self._changes:
             async with self._indexing:
                 changes = dict(islice(self._changes.items(), _INDEXED_TOGETHER))
-                await asyncio.to_thread(_index_changes, self._index, changes, self._vectors)
+                await asyncio.to_thread(_index_changes, self._index, changes, self._find_bare, self._vectors)
                 # Only now: what is cancelled is indexed again, and whoever waits for this sees that it is not done.
-                for agent_id, agent in changes.items():
-                    if self._changes[agent_id] is agent:  # else it changed again
-                        del self._changes[agent_id]
-                        self._behind -= _weight(agent)
+                for agent_id, change in changes.items():
+                    if self._changes[agent_id] is change:  # else it changed again
+                        self._forget_change(agent_id)
             if self._vectors is not None:
-                for agent_id, agent in changes.items():
+                for agent_id, change in changes.items():
                     self._unembedded.pop(agent_id, None)
-                    if agent is not None:
-                        self._unembedded[agent_id] = agent
+                    if change.named is not None:
+                        self._unembedded[agent_id] = change
                 if self._unembedded and self._embedding is None:
                     self._embedding = asyncio.create_task(self._embed(self._vectors))
             if self._tidying is None and self._index.plan():
@@ -493,6 +562,8 @@ class Directory:
                 built = await asyncio.to_thread(self._index.build, plan)
                 async with self._indexing:
                     await asyncio.to_thread(self._index.swap, plan, built)
+            if len(self._index) > _RANKED_HERE:
+                await asyncio.to_thread(release_memory)
         finally:
             self._tidying = None
 
@@ -518,39 +589,47 @@ class Directory:
         pause = _PAUSE
         try:
             while self._unembedded:
-                agent_id, agent = next(iter(self._unembedded.items()))
+                agent_id, change = next(iter(self._unembedded.items()))
                 try:
-                    await self._embed_agent(vectors, agent)
+                    await self._embed_agent(vectors, agent_id, change)
                 except Agent3Error as error:
                     log.warning("search by meaning is behind: %s. Words still find everything.", error)
                     self._metrics.events_dropped.inc(("search vectors",))
                     await asyncio.sleep(pause)
                     pause = min(2 * pause, _LONGEST_PAUSE)
-                    if self._unembedded.get(agent_id) is agent:  # to the end
+                    if self._unembedded.get(agent_id) is change:  # to the end
                         self._unembedded[agent_id] = self._unembedded.pop(agent_id)
                     continue
                 except Exception:  # of the encoder: it would fail again
                     log.exception("%s cannot be found by its meaning; its words still find it.", agent_id)
                     self._metrics.events_dropped.inc(("search vectors",))
                 pause = _PAUSE
-                if self._unembedded.get(agent_id) is agent:  # else it changed meanwhile
+                if self._unembedded.get(agent_id) is change:  # else it changed meanwhile
                     del self._unembedded[agent_id]
         finally:
             self._embedding = None
 
-    async def _embed_agent(self, vectors: Vectors, agent: Agent) -> None:
+    async def _embed_agent(self, vectors: Vectors, agent_id: str, change: _Change) -> None:
         """Its vectors are those that are kept, else from the encoder."""
+        agent = await asyncio.to_thread(self._find_bare, agent_id)
+        if agent is None:
+            return
         mark = await asyncio.to_thread(fingerprint, agent)
         row = await self._database.one(
             "SELECT body FROM agent_vectors WHERE agent = ? AND fingerprint = ?", agent.id, mark
         )
-        kept = bytes(row["body"]) if row is not None and len(row["body"]) == _weight(agent) * WIDTH else None
+        kept = (
+            bytes(row["body"])
+            if row is not None and len(row["body"]) == max(1, len(agent.capabilities)) * WIDTH
+            else None
+        )
         made = await asyncio.to_thread(_vectors_of, vectors, agent, kept)
-        if kept is None and self._stored.get(agent.id) is agent:
+        is_same = self._unembedded.get(agent_id) is change and agent_id not in self._changes
+        if kept is None and is_same and agent_id not in self._hosted:
             await self._keep_vectors(agent.id, mark, made.tobytes())
         async with self._indexing:
             numbers = self._index.numbers_of(agent.id)
-            is_same = self._unembedded.get(agent.id) is agent and agent.id not in self._changes
+            is_same = self._unembedded.get(agent_id) is change and agent_id not in self._changes
             if is_same and len(numbers) == len(made):
                 await asyncio.to_thread(vectors.put, numbers, made)
 
@@ -580,8 +659,10 @@ class Directory:
             if self._checked > (self._env.monotonic() - _FRESH if since is None else since):
                 return
             began, writes = self._env.monotonic(), self._writes
-            row = await self._database.one("SELECT value FROM counters WHERE name = 'directory'")
-            version = row["value"] if row is not None else 0
+            version = await self._read_version(since)
+            if version is None:
+                self._checked = self._env.monotonic()
+                return
             if version != self._version:
                 backed = self.routes.given_out()
                 try:
@@ -600,6 +681,26 @@ class Directory:
             if writes == self._writes:  # else what was written meanwhile would be seen half a second later
                 self._checked = began
 
+    async def _read_version(self, since: float | None) -> int | None:
+        """The version in the database; None where it is away, and what is known here must do until it is back.
+
+        StorageError where nothing is known here yet, or something newer than memory is wanted.
+        """
+        known = self._version >= 0 and since is None
+        try:
+            async with asyncio.timeout(_PATIENCE if known else None):
+                row = await self._database.one("SELECT value FROM counters WHERE name = 'directory'")
+        except (StorageError, TimeoutError) as error:
+            if not known or isinstance(error, Corrupt):
+                raise
+            if not self._away:
+                log.warning("the directory is served from memory, since the database does not answer: %s", error)
+            self._away = True
+            self._metrics.events_dropped.inc(("directory not followed",))
+            return None
+        self._away = False
+        return row["value"] if row is not None else 0
+
     async def _read_changes(self) -> None:
         # Removals first: an agent that is added again in between is then found by the second query.
         for row in await self._database.all("SELECT id FROM agents_removed WHERE version > ?", self._version):
@@ -609,8 +710,8 @@ class Directory:
             f"SELECT id, body, version FROM agents WHERE version > ? ORDER BY version LIMIT {_PAGE}", after
         ):
             after = rows[-1]["version"]
-            for agent_id, agent in await self._decode(rows):
-                self._keep(agent_id, agent)
+            for agent_id, packed in await self._decode(rows):
+                self._keep(agent_id, packed)
 
     async def _read_everything(self) -> None:
         left, after = set(self._stored), ""
@@ -618,9 +719,9 @@ class Directory:
             f"SELECT id, body FROM agents WHERE id > ? ORDER BY id LIMIT {_PAGE}", after
         ):
             after = rows[-1]["id"]
-            for agent_id, agent in await self._decode(rows):
+            for agent_id, packed in await self._decode(rows):
                 left.discard(agent_id)
-                self._keep(agent_id, agent)
+                self._keep(agent_id, packed)
         for agent_id in left:
             self._keep(agent_id, None)
 
@@ -630,37 +731,61 @@ class Directory:
             rows = await self._database.all(
                 "SELECT id, body FROM agents WHERE id IN (?, ?)", agent_id, agent_id.casefold()
             )
-            for found, agent in await self._decode(rows):
-                if agent is not None and found not in self._stored:
-                    self._keep(found, agent)
+            for found, packed in await self._decode(rows):
+                if packed is not None and found not in self._stored:
+                    self._keep(found, packed)
 
-    def _keep(self, agent_id: str, agent: Agent | None) -> None:
-        if agent is None:
-            if self._stored.pop(agent_id, None) is None:
+    def _keep(self, agent_id: str, packed: Packed | None) -> None:
+        before = self._stored.describe(agent_id)
+        if packed is None:
+            if before is None:
                 return
+            del self._stored[agent_id]
         else:
-            self._stored[agent_id] = agent
+            self._stored.put(agent_id, packed)
+        for address in () if before is None else before.addresses:
+            if not self._stored.reached_at(address):
+                self._departed.append(address)
+                self._departures += 1
         self._unread = max(0, self._unread - 1)
         if agent_id not in self._hosted:
-            self._change(agent_id, agent)
+            self._change(agent_id, packed)
             self._note_changes([agent_id])
 
-    def _change(self, agent_id: str, agent: Agent | None) -> None:
-        self._behind += _weight(agent) - (_weight(self._changes[agent_id]) if agent_id in self._changes else 0)
-        self._changes[agent_id] = agent
+    def _change(self, agent_id: str, packed: Packed | None) -> None:
+        if agent_id in self._changes:
+            self._forget_change(agent_id)
+        change = self._changes[agent_id] = _Change(max(1, len(packed.names)) if packed is not None else 1, packed)
+        self._behind += change.weight
+        if packed is not None:
+            self._new_names.put(agent_id, packed.title, packed.names)
+
+    def _forget_change(self, agent_id: str) -> None:
+        change = self._changes.pop(agent_id)
+        self._behind -= change.weight
+        if change.named is not None:
+            self._new_names.remove(agent_id, change.named.title, change.named.names)
+
+    def _find_bare(self, agent_id: str) -> Agent | None:
+        """The agent of that id by its own routes alone, in any thread."""
+        return self._hosted.get(agent_id) or self._stored.unpack(agent_id)
 
     def _note_changes(self, agents: Iterable[str]) -> None:
         for agent_id in agents:
             self._changed.append(agent_id)
             self._generation += 1
 
-    async def _decode(self, rows: Sequence[Row]) -> list[tuple[str, Agent | None]]:
-        def decode() -> list[tuple[str, Agent | None]]:
-            return [(row["id"], self._read(row)) for row in rows]
+    async def _decode(self, rows: Sequence[Row]) -> list[tuple[str, Packed | None]]:
+        def decode() -> list[tuple[str, Packed | None]]:
+            return [(row["id"], self._pack(row)) for row in paced(rows, every=4)]
 
         if sum(len(row["body"]) for row in rows) <= _DECODED_HERE:
-            return decode()
+            return [(row["id"], self._pack(row)) for row in rows]
         return await asyncio.to_thread(decode)
+
+    def _pack(self, row: Row) -> Packed | None:
+        agent = self._read(row)
+        return None if agent is None else pack(agent, whole(bytes(row["body"]), "It"))
 
     def _read(self, row: Row) -> Agent | None:
         try:
@@ -683,27 +808,21 @@ class Directory:
         self._checked = float("-inf")
 
 
-def _weight(agent: Agent | None) -> int:
-    """Documents to be read; a removal is one."""
-    return max(1, len(agent.capabilities)) if agent is not None else 1
-
-
-def _index_changes(index: Index, changes: Mapping[str, Agent | None], vectors: Vectors | None) -> None:
+def _index_changes(
+    index: Index,
+    changes: Mapping[str, _Change],
+    find: Callable[[str], Agent | None],
+    vectors: Vectors | None,
+) -> None:
     """For a thread, one at a time."""
-    for agent_id, agent in changes.items():
+    for agent_id in changes:
         if vectors is not None:
             vectors.remove(index.numbers_of(agent_id))
+        agent = find(agent_id)
         if agent is None:
             index.remove(agent_id)
         else:
             index.put(agent, paced(documents_of(agent), every=4))
-
-
-def _find_named(changes: Mapping[str, Agent | None], query: str) -> dict[tuple[str, str | None], Match]:
-    """For a thread: the capabilities that the index does not know yet and that are named exactly."""
-    agents = list(changes.values())  # in one step, as the event loop writes meanwhile
-    found = (match for agent in paced(agents, every=4) if agent is not None for match in exact_matches(agent, query))
-    return {(match.agent, match.capability): match for match in found}
 
 
 def _vectors_of(vectors: Vectors, agent: Agent, kept: bytes | None) -> NDArray[np.int8]:
@@ -716,7 +835,3 @@ def _vectors_of(vectors: Vectors, agent: Agent, kept: bytes | None) -> NDArray[n
         parts.append(encode_agent(vectors.encoder, some))
         time.sleep(0.001)  # the encoder is partly Python: the event loop comes first
     return np.concatenate(parts)
-
-
-def _by_id(agent: Agent) -> str:
-    return agent.id

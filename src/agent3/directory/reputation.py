@@ -9,6 +9,7 @@ one look at a key, however many callers there are.
 
 from __future__ import annotations
 
+import asyncio
 from collections import OrderedDict
 from collections.abc import Mapping, Sequence
 from typing import Protocol
@@ -16,7 +17,7 @@ from typing import Protocol
 from msgspec import Struct
 
 from agent3.env import Env
-from agent3.errors import AccessError, ValidationError
+from agent3.errors import AccessError, Corrupt, StorageError, ValidationError
 from agent3.model import Agent, Principal, agent_id
 from agent3.observe.logs import get as logger
 from agent3.observe.metrics import METRICS, Metrics
@@ -38,6 +39,8 @@ _CALLERS = 1_000
 """Callers of an agent that are looked at, the latest."""
 _SHARES = (0.45, 0.45, 0.10)
 """What success, ratings and speed make of the whole."""
+_PATIENCE = 2.0
+"""Seconds for which reading from the database may take; then what was known does."""
 _FRESH = 5.0
 _KEPT = 50_000
 _TIMES = 1_000_003
@@ -208,7 +211,16 @@ class Reputation:
                 found[agent] = known
         if missing:
             marks = ", ".join("?" * len(missing))
-            rows = await self._database.all(f"SELECT * FROM reputation WHERE agent IN ({marks})", *missing)
+            try:
+                async with asyncio.timeout(_PATIENCE):
+                    rows = await self._database.all(f"SELECT * FROM reputation WHERE agent IN ({marks})", *missing)
+            except Corrupt:
+                raise
+            except (StorageError, TimeoutError):  # searching goes on by what was known, or by nothing
+                self._metrics.events_dropped.inc(("reputation not read",))
+                for agent in missing:
+                    found[agent] = self._known.get(agent) or _read(None, now)
+                return found
             read = {row["agent"]: row for row in rows}
             for agent in missing:
                 found[agent] = self._known[agent] = _read(read.get(agent), now)

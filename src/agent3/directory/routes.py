@@ -6,16 +6,21 @@ taken from the settings, and put together with the agents of the directory whene
 
 from __future__ import annotations
 
-from collections.abc import Awaitable, Callable, Mapping, Sequence
+from collections import ChainMap
+from collections.abc import Awaitable, Callable, Collection, Mapping, MutableMapping, Sequence
+from typing import cast
 
 import msgspec
+from msgspec.structs import replace
 
 from agent3.directory.stand_ins import MOST_FOR_ONE, Definition, attach, find_misfit, of_website, split_name
+from agent3.env import REAL
 from agent3.errors import Agent3Error, Corrupt, SetupError, TooLarge, ValidationError
 from agent3.model import Agent, encode
 from agent3.observe.logs import get as logger
 from agent3.settings import StandInRoute
 from agent3.storage import Database, Row, Transaction
+from agent3.storage.audit import ACTOR, record_change
 from agent3.storage.checksums import append_checksum, whole
 from agent3.storage.counters import increase
 
@@ -100,17 +105,33 @@ class Routes:
         return definition
 
     async def define_for_website(self, website: Agent) -> list[Definition]:
-        """Store what the interface of a website says of whom it stands in for, in place of what it said before."""
+        """Store what the interface of a website says of whom it stands in for, in place of what it said before.
+
+        It is pending until ``confirm``, unless the same was confirmed before; what an operator said counts for more.
+        """
         await self._refresh()
         agents = self._agents()
-        definitions = of_website(website, {**agents, website.id: website})
+        agents = ChainMap({website.id: website}, cast("MutableMapping[str, Agent]", agents))
+        definitions = of_website(website, agents)
         for definition in definitions:
-            if why := _misfit_now(definition, {**agents, website.id: website}):
+            if why := _misfit_now(definition, agents):
                 raise SetupError(
                     f"{website.name!r} cannot stand in for {definition.agent}/{definition.capability}: {why}"
                 )
+        known = {one.key: one for one in self._defined}
+        definitions = [one for one in definitions if known.get(one.key, one).origin == website.id]
+        definitions = [one if known.get(one.key) == one else replace(one, pending=True) for one in definitions]
         await self._write_routes(definitions, replacing=website.id)
         return definitions
+
+    async def find_pending(self, origins: Collection[str]) -> list[Definition]:
+        """What these websites say of whom they stand in for, and nobody has confirmed."""
+        await self._refresh()
+        return [one for one in self._defined if one.pending and one.origin in origins]
+
+    async def confirm(self, definition: Definition) -> Definition:
+        """Use a pending one from now on."""
+        return await self.define(replace(definition, pending=False))
 
     async def split_name(self, name: str) -> tuple[str, str]:
         """``AGENT.CAPABILITY`` in two; CapabilityNotFound where there is no such."""
@@ -119,12 +140,15 @@ class Routes:
 
     async def undefine(self, agent: str, capability: str, by: tuple[str, str] | None = None) -> int:
         """Remove the stand-ins of a capability, or one of them; how many there were."""
+        who = ACTOR.get()
 
         async def work(tx: Transaction) -> int:
             sql, given = "DELETE FROM routes WHERE agent = ? AND capability = ?", [agent, capability]
             if by is not None:
                 sql, given = f"{sql} AND by_agent = ? AND by_capability = ?", [*given, *by]
             gone = await tx.run(sql, *given)
+            if gone:
+                await record_change(tx, REAL, "routes removed", ".".join(given), None, who)
             await increase(tx, "directory")
             return gone
 
@@ -138,6 +162,7 @@ class Routes:
 
     async def _write_routes(self, definitions: Sequence[Definition], replacing: str | None) -> None:
         """Store definitions, in place of all that came from ``replacing``. One that is there keeps its place."""
+        who = ACTOR.get()
 
         async def work(tx: Transaction) -> None:
             known: dict[tuple[str, ...], int] = {}
@@ -164,6 +189,7 @@ class Routes:
                     append_checksum(encode(definition)),
                 )
                 known[definition.key] = place
+                await record_change(tx, REAL, "route stored", ".".join(definition.key), encode(definition), who)
             await increase(tx, "directory")
 
         await self._database.write(work)
@@ -220,6 +246,9 @@ def _from_settings(route: StandInRoute, agents: Mapping[str, Agent]) -> Definiti
 
 def _misfit_now(definition: Definition, agents: Mapping[str, Agent]) -> str | None:
     """Why a stand-in is not used with the agents that there are."""
+    if definition.pending:
+        ours, theirs = definition.key[:2], definition.key[2:]
+        return f"It waits for your yes: agent3 route {'.'.join(ours)} --also {'.'.join(theirs)}"
     found = []
     for agent_id, name in ((definition.agent, definition.capability), (definition.by_agent, definition.by_capability)):
         agent = agents.get(agent_id)

@@ -8,16 +8,18 @@ while another one writes; ``plan``, ``build`` and ``swap`` keep the segments few
 from __future__ import annotations
 
 import math
-from collections.abc import Iterable, Iterator, Mapping, Sequence
-from typing import Any, NamedTuple
+from bisect import bisect_right
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from typing import NamedTuple
 
 from agent3.arrays import NDArray, np
 from agent3.directory.documents import Document, documents_of
+from agent3.directory.names import Names, fold
 from agent3.directory.queries import Query, read_query
 from agent3.directory.segments import Buffer, Postings, Segment, merge, seal
 from agent3.model import Agent
 
-__all__ = ["Index", "Match", "Ranking", "exact_matches", "rank_agents"]
+__all__ = ["Index", "Match", "Ranking", "rank_agents"]
 
 _BUFFERED = 512
 """Documents in the buffer: it is read by loops in Python, which is quick for so many."""
@@ -51,7 +53,7 @@ class Ranking:
         numbers: NDArray[np.int64],
         scores: NDArray[np.float32],
         exact: Sequence[int],
-        documents: Mapping[int, tuple[str, str | None]],
+        document: Callable[[int], tuple[str, str | None] | None],
     ):
         self.query = query
         self.best = float(scores.max()) if len(scores) else 0.0
@@ -59,11 +61,11 @@ class Ranking:
         self.numbers = numbers
         self.scores = scores
         self._exact = exact
-        self._documents = documents
+        self._document = document
 
     def with_scores(self, scores: NDArray[np.float32]) -> Ranking:
         """The same documents by other scores."""
-        return Ranking(self.query, self.numbers, scores, self._exact, self._documents)
+        return Ranking(self.query, self.numbers, scores, self._exact, self._document)
 
     def top(self, most: int) -> list[int]:
         """Numbers of the documents with the best scores, in no order."""
@@ -97,7 +99,7 @@ class Ranking:
     def _sort(self, rows: NDArray[np.intp], without: frozenset[int]) -> list[tuple[Match, float]]:
         found = []
         for number, score in zip(self.numbers[rows].tolist(), self.scores[rows].tolist(), strict=True):
-            document = self._documents.get(number)
+            document = self._document(number)
             if document is not None and number not in without:  # else it was removed since it was scored
                 found.append((Match(*document, 0.0), score))
         return sorted(found, key=lambda pair: (-pair[1], pair[0].agent, pair[0].capability or ""))
@@ -110,15 +112,17 @@ class Index:
         self._next = 0
         # In one attribute, so that a reader in another thread never sees a document twice or not at all.
         self._state: tuple[tuple[Segment, ...], Buffer] = ((), Buffer())
-        self._agents: dict[str, tuple[tuple[int, ...], tuple[str, ...]]] = {}
-        self._documents: dict[int, tuple[str, str | None]] = {}
-        self._names: dict[str, frozenset[int]] = {}
+        self._agents: dict[str, _Entry] = {}
+        self._count = 0
+        self._names = Names()
+        # Agents by the numbers of their first documents, which ascend; those that are gone are left out now and then.
+        self._owners: tuple[list[int], list[str]] = ([], [])
         for agent in (agents or {}).values():
             self.put(agent, documents_of(agent))
 
     def __len__(self) -> int:
         """How many capabilities there are, with bare agents counted as one."""
-        return len(self._documents)
+        return self._count
 
     @property
     def agents(self) -> int:
@@ -131,39 +135,61 @@ class Index:
         """Take an agent in, or a new state of it; ``documents_of`` makes its documents, in any thread."""
         self.remove(agent.id)
         segments, buffer = self._state
-        numbers = []
-        names: dict[str, list[int]] = {}
+        start, capabilities = self._next, []
+        firsts, owners = self._owners
+        owners.append(agent.id)  # before its number: a reader in another thread finds both or neither
+        firsts.append(start)
         for document in documents:
-            number, self._next = self._next, self._next + 1
-            numbers.append(number)
-            self._documents[number] = (agent.id, document.capability)
-            buffer.add(number, document.gains)
-            for name in _names(agent, document.capability):
-                names.setdefault(name, []).append(number)
+            capabilities.append(document.capability)
+            buffer.add(self._next, document.gains)
+            self._next += 1
             if len(buffer) >= _BUFFERED:
                 segments, buffer = self._state = (*segments, seal(buffer)), Buffer()
-        for name, own in names.items():
-            self._names[name] = self._names.get(name, frozenset()) | frozenset(own)
-        self._agents[agent.id] = tuple(numbers), tuple(names)
+        entry = self._agents[agent.id] = _Entry(start, tuple(capabilities), fold(agent.name))
+        self._names.put(agent.id, entry.title, _named(entry))
+        self._count += len(capabilities)
+        if len(firsts) > 2 * len(self._agents) + _BUFFERED:
+            left = sorted((entry.start, agent_id) for agent_id, entry in self._agents.items())
+            self._owners = [first for first, _ in left], [owner for _, owner in left]
 
     def remove(self, agent_id: str) -> None:
         """Forget an agent, if it is there."""
-        numbers, names = self._agents.pop(agent_id, ((), ()))
-        own = frozenset(numbers)
-        for name in names:
-            if left := self._names[name] - own:
-                self._names[name] = left
-            else:
-                del self._names[name]
+        entry = self._agents.pop(agent_id, None)
+        if entry is None:
+            return
+        self._names.remove(agent_id, entry.title, _named(entry))
+        self._count -= len(entry.capabilities)
         segments, buffer = self._state
         parts: tuple[Postings, ...] = (buffer, *segments)
-        for number in numbers:
-            del self._documents[number]
+        for number in entry.numbers:
             any(part.remove(number) for part in parts)
 
-    def numbers_of(self, agent_id: str) -> tuple[int, ...]:
+    def numbers_of(self, agent_id: str) -> Sequence[int]:
         """The numbers of an agent's documents, in the order of its capabilities; they change with every ``put``."""
-        return self._agents.get(agent_id, ((), ()))[0]
+        entry = self._agents.get(agent_id)
+        return () if entry is None else entry.numbers
+
+    def having(self, capability: str) -> list[str]:
+        """The agents that have a capability of this name, however it is spelled in large and small letters."""
+        return self._names.having(capability)
+
+    def _document(self, number: int) -> tuple[str, str | None] | None:
+        """The agent and capability of a document; None where it is gone."""
+        firsts, owners = self._owners
+        owner = owners[bisect_right(firsts, number) - 1]
+        entry = self._agents.get(owner)
+        if entry is None or number not in entry.numbers:
+            return None
+        return owner, entry.capabilities[number - entry.start]
+
+    def _find_exact(self, text: str) -> set[int]:
+        found: set[int] = set()
+        for agent_id, capability in self._names.find(text):
+            entry = self._agents.get(agent_id)
+            if entry is not None:
+                several = zip(entry.numbers, entry.capabilities, strict=True)
+                found.update(number for number, name in several if capability in (None, name and fold(name)))
+        return found
 
     # Keeping the segments few
 
@@ -215,12 +241,27 @@ class Index:
             part.score(weights, scores[begun : begun + size])
             numbers[begun : begun + size] = part.numbers[:size]
             begun += size
-        exact = self._names.get(_fold(text), frozenset())
-        return Ranking(query, numbers, scores, sorted(exact), self._documents)
+        return Ranking(query, numbers, scores, sorted(self._find_exact(text)), self._document)
 
     def search(self, text: str) -> list[tuple[str, float]]:
         """Ids of agents with scores from 0 to 1, the best first: by its best capability and a little of the others."""
         return rank_agents(self.rank(text))
+
+
+class _Entry(NamedTuple):
+    """What the index knows of an agent: the number of its first document, and what each of them is of."""
+
+    start: int
+    capabilities: tuple[str | None, ...]
+    title: str
+
+    @property
+    def numbers(self) -> range:
+        return range(self.start, self.start + len(self.capabilities))
+
+
+def _named(entry: _Entry) -> list[str]:
+    return [name for name in entry.capabilities if name is not None]
 
 
 class _Terms:
@@ -243,17 +284,6 @@ class _Terms:
         return {term for part in self._parts for term in part.among(candidates)}
 
 
-def exact_matches(agent: Agent, text: str) -> list[Match]:
-    """The capabilities of an agent that a text names exactly, as in a ranking."""
-    name = _fold(text)
-    is_agent = name in _names(agent, None)
-    if not agent.capabilities:
-        return [Match(agent.id, None, 1.0)] if is_agent else []
-    # Most names are not even part of the text.
-    near = (one.name for one in agent.capabilities if is_agent or _fold(one.name) in name)
-    return [Match(agent.id, one, 1.0) for one in near if name in _names(agent, one)]
-
-
 def rank_agents(matches: Iterable[Match]) -> list[tuple[str, float]]:
     """Agents by their best capability and the mean of their best three, with scores from 0 to 1."""
     by_agent: dict[str, list[float]] = {}
@@ -267,16 +297,3 @@ def rank_agents(matches: Iterable[Match]) -> list[tuple[str, float]]:
         agent: 1.0 if found[0] == 1.0 else round(0.99 * worth[agent] / best, 4) for agent, found in by_agent.items()
     }
     return sorted(ranked.items(), key=lambda pair: (-pair[1], -worth[pair[0]], pair[0]))
-
-
-def _fold(name: str) -> str:
-    return name.strip().casefold()
-
-
-def _names(agent: Agent, capability: str | None) -> set[str]:
-    """By what a capability can be named exactly."""
-    names: list[Any] = [agent.id, agent.name]
-    if capability is not None:
-        names += [capability, f"{agent.id}/{capability}", f"{agent.id}.{capability}", f"{agent.id}__{capability}"]
-        names += [f"{agent.id} {capability}"]
-    return {_fold(name) for name in names}

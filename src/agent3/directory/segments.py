@@ -1,13 +1,15 @@
 """Postings: which documents hold a term, and what it is worth in each.
 
 A ``Buffer`` takes what is new, one document at a time. A ``Segment`` never changes except for its mask of what is
-alive: numpy arrays over sorted terms. Buffers are sealed into segments and segments merged by ``seal`` and ``merge``,
-which are made for a thread of their own: they are Python loops and calls that release the interpreter, never one long
-call that holds it, and they pause after every slice. Nothing here knows what a document is; it has a number.
+alive: numpy arrays over sorted terms, with gains in half precision. Buffers are sealed into segments and segments
+merged by ``seal`` and ``merge``, which are made for a thread of their own: they are Python loops and calls that release
+the interpreter, never one long call that holds it, and they pause after every slice. Nothing here knows what a document
+is; it has a number.
 """
 
 from __future__ import annotations
 
+import ctypes
 import time
 from bisect import bisect_left
 from collections.abc import Iterable, Iterator, Mapping, Sequence
@@ -18,7 +20,7 @@ from typing import Any, TypeAlias
 
 from agent3.arrays import NDArray, np
 
-__all__ = ["Buffer", "Postings", "Segment", "merge", "paced", "seal"]
+__all__ = ["Buffer", "Postings", "Segment", "merge", "paced", "release_memory", "seal"]
 
 Postings: TypeAlias = "Buffer | Segment"
 _DENSE = 16
@@ -96,7 +98,7 @@ class Buffer:
             if known is not None:
                 rows = known[0][:]
                 keep = [row for row in rows if row < len(into)]
-                gains = np.array(known[1][: len(keep)], np.float32)
+                gains = np.array(known[1][: len(keep)], np.float16)  # as in a segment
                 into[keep] += np.float32(weight) * gains
         into *= np.frombuffer(bytes(self.alive[: len(into)]), np.uint8)
 
@@ -110,7 +112,7 @@ class Segment:
         terms: Sequence[str],
         starts: NDArray[np.int64],
         rows: NDArray[np.int32],
-        gains: NDArray[np.float32],
+        gains: NDArray[np.float16],
     ):
         self.numbers = numbers
         self.terms = terms
@@ -125,7 +127,7 @@ class Segment:
             for at in np.flatnonzero(np.diff(starts) > len(numbers) // _DENSE).tolist():
                 row = np.zeros(len(numbers), np.uint8)
                 here = slice(int(starts[at]), int(starts[at + 1]))
-                row[rows[here]] = np.maximum(np.rint(gains[here] / _STEP), 1)
+                row[rows[here]] = np.maximum(np.rint(gains[here].astype(np.float32) / _STEP), 1)
                 self._dense[at] = row
 
     def __len__(self) -> int:
@@ -185,7 +187,7 @@ def seal(buffer: Buffer) -> Segment:
         gains += worth
         starts[at + 1] = len(rows)
     numbers = np.array(buffer.numbers, np.int64)
-    return Segment(numbers, terms, starts, np.array(rows, np.int32), np.array(gains, np.float32))
+    return Segment(numbers, terms, starts, np.array(rows, np.int32), np.array(gains, np.float16))
 
 
 def merge(segments: Sequence[Segment]) -> Segment:
@@ -214,6 +216,13 @@ def merge(segments: Sequence[Segment]) -> Segment:
     kept = [term for term, count in paced(zip(terms, counts.tolist(), strict=True)) if count]
     starts = np.concatenate([[0], np.cumsum(counts[counts > 0])]).astype(np.int64)
     return Segment(np.sort(numbers), kept, starts, rows[order], gains[order])
+
+
+def release_memory() -> None:
+    """Give what merges and threads left free back to the system, where the C library can: it may be a hundred MB."""
+    trim = getattr(ctypes.CDLL(None), "malloc_trim", None)
+    if trim is not None:
+        trim(0)
 
 
 def _merge_terms(several: Sequence[Sequence[str]]) -> tuple[list[str], list[list[int]]]:

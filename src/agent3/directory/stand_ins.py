@@ -36,7 +36,8 @@ class Definition(Struct, frozen=True, omit_defaults=True):
     """That one capability stands in for another. ``input`` maps names of the stand-in to names of the other.
 
     ``output`` is the field of the other's result that the stand-in's result becomes. ``origin`` is who said so: empty
-    for an operator, ``settings``, or the id of a website.
+    for an operator, ``settings``, or the id of a website. What a website says is ``pending`` until a person confirms
+    it: whoever wrote it would otherwise get the calls of somebody else's agent.
     """
 
     agent: str
@@ -46,6 +47,7 @@ class Definition(Struct, frozen=True, omit_defaults=True):
     input: dict[str, str] = {}
     output: str | None = None
     origin: str = ""
+    pending: bool = False
 
     @property
     def key(self) -> tuple[str, str, str, str]:
@@ -71,7 +73,7 @@ def split_name(name: str, agents: Mapping[str, Agent]) -> tuple[str, str]:
         raise CapabilityNotFound(f"Agent {known[0]!r} has no capability {known[1][:100]!r}.{hint}")
     if not pairs:
         raise ValidationError(f"{name[:100]!r} names no capability. Write AGENT.CAPABILITY, such as weather.forecast.")
-    near = nearest(pairs[0][0], list(agents))
+    near = nearest(pairs[0][0], agents)  # which looks at some of them
     hint = f" Did you mean {near!r}?" if near else ""
     raise CapabilityNotFound(f"There is no agent of {name[:100]!r}.{hint}")
 

@@ -14,11 +14,12 @@ from typing import Any
 from agent3 import schema
 from agent3.errors import SetupError, ValidationError
 from agent3.gateway.gateway import Caller, Gateway
+from agent3.gateway.pins import MODES, Approvals
 from agent3.gateway.registration import Added, Registration
 from agent3.model import Event
 from agent3.security.access import require_operator
 
-__all__ = ["AGENT_SCHEMA", "AgentBook", "describe_added"]
+__all__ = ["AGENT_SCHEMA", "APPROVAL_SCHEMA", "AgentBook", "describe_added"]
 
 AGENT_SCHEMA: dict[str, Any] = {
     "type": "object",
@@ -40,8 +41,25 @@ AGENT_SCHEMA: dict[str, Any] = {
             "enum": ["auto", "modern", "legacy"],
             "description": "The only era in which an MCP server is spoken to; auto finds out",
         },
+        "sessions": {
+            "enum": ["caller", "shared"],
+            "description": "Whether each caller has a session of its own at an MCP server, or all share one",
+        },
+        "changes": {
+            "enum": list(MODES),
+            "description": "What a change of its description does: pin, trust or ask; the setting decides by default",
+        },
     },
     "required": ["source"],
+    "additionalProperties": False,
+}
+
+APPROVAL_SCHEMA: dict[str, Any] = {
+    "type": "object",
+    "properties": {
+        "hash": {"type": "string", "minLength": 64, "maxLength": 64, "description": "That of the change you looked at"}
+    },
+    "required": ["hash"],
     "additionalProperties": False,
 }
 
@@ -52,7 +70,9 @@ class AgentBook:
     def __init__(self, gateway: Gateway, registration: Registration):
         self._gateway = gateway
         self._registration = registration
+        self._approvals = Approvals(gateway.directory)
         self._schema = schema.compile(AGENT_SCHEMA)
+        self._approval_schema = schema.compile(APPROVAL_SCHEMA)
 
     async def add(
         self, caller: Caller, body: Mapping[str, Any], listener: Callable[[Event], None] | None = None
@@ -65,13 +85,16 @@ class AgentBook:
         self._check_operator(caller)
         self._schema.check(dict(body))
         hear = listener or (lambda _: None)
-        source, era = body["source"], body.get("era", "auto")
+        source = body["source"]
+        plain = {"era": "auto", "sessions": "caller"}
+        choices = {name: body[name] for name, usual in plain.items() if body.get(name, usual) != usual}
         try:
             results = await self._registration.add_all(
                 source if isinstance(source, str) else json.dumps(source),
                 body.get("name"),
                 body.get("credential"),
-                choices={} if era == "auto" else {"era": era},
+                choices=choices,
+                changes=body.get("changes"),
                 elsewhere=caller.principal.kind != "local",
                 on_progress=lambda name, text: hear(Event("progress", text=f"{name}: {text}")),
                 on_added=lambda one: hear(Event("status", text=f"{one.name}: {'added' if one.agent else 'not added'}")),
@@ -88,9 +111,21 @@ class AgentBook:
         await self._registration.remove(agent_id)
         return {"removed": agent_id}
 
+    async def changes(self, caller: Caller, agent_id: str) -> dict[str, Any]:
+        """What waits for approval; ``hash`` is null where nothing does."""
+        self._check_operator(caller)
+        found = await self._approvals.changes(agent_id)
+        return {"id": agent_id, **(found or {"hash": None, "changes": []})}
+
+    async def approve(self, caller: Caller, agent_id: str, body: Mapping[str, Any]) -> dict[str, Any]:
+        """Serve the change with the hash that was looked at."""
+        self._check_operator(caller)
+        self._approval_schema.check(dict(body))
+        return {"id": agent_id, **await self._approvals.approve(agent_id, body["hash"])}
+
     def _check_operator(self, caller: Caller) -> None:
         self._gateway.count_question(caller.principal)
-        require_operator(caller.principal, "add and remove agents")
+        require_operator(caller.principal, "add, approve and remove agents")
 
 
 def describe_added(result: Added) -> dict[str, Any]:

@@ -1,18 +1,17 @@
 """Departures: what a gateway holds open for an agent ends when the agent is removed, also by another process.
 
 The directory is in the database, and a command that removes an agent from it does not speak to the gateway. So while
-anything is open, the version of the directory is looked at; only when it changed, which addresses are still in use.
+anything is open, the version of the directory is looked at, and which addresses nobody has any more.
 """
 
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Iterable, Mapping
+from collections.abc import Mapping
 
 from agent3.directory import Directory
 from agent3.errors import Agent3Error
 from agent3.gateway.protocol import Protocol
-from agent3.model import Agent
 from agent3.observe.logs import get as logger
 
 __all__ = ["Departures"]
@@ -29,8 +28,7 @@ class Departures:
     def __init__(self, directory: Directory, protocols: Mapping[str, Protocol]):
         self._directory = directory
         self._protocols = protocols
-        self._version: int | None = None
-        self._used: frozenset[str] = frozenset()
+        self._seen = 0
         self._task: asyncio.Task[None] | None = None
 
     def start(self) -> None:
@@ -43,16 +41,12 @@ class Departures:
             await asyncio.gather(self._task, return_exceptions=True)
 
     async def look(self) -> None:
-        """Close what is open for addresses that were in the directory at the last look and no longer are."""
+        """Close what is open for addresses that were in the directory and no longer are."""
         opened = {name: protocol.connected() for name, protocol in self._protocols.items()}
         if not any(opened.values()):
             return
-        version = await self._directory.version()
-        if version == self._version:
-            return
-        # In a thread: a directory may be large.
-        used = await asyncio.to_thread(_addresses, self._directory.stored())
-        gone, self._used, self._version = self._used - used, used, version
+        await self._directory.version()  # which looks at the database
+        self._seen, gone = self._directory.departed_since(self._seen)
         for name, addresses in opened.items():
             if left := gone.intersection(addresses):
                 log.info("%d connections of removed agents are closed", len(left))
@@ -67,9 +61,3 @@ class Departures:
                 log.debug("whether agents were removed is not known: %s", error)
             except Exception:
                 log.exception("what belongs to removed agents could not be closed")
-
-
-def _addresses(agents: Iterable[Agent]) -> frozenset[str]:
-    return frozenset(
-        route.address for agent in agents for capability in agent.capabilities for route in capability.routes
-    )

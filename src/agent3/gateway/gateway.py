@@ -39,7 +39,7 @@ from agent3.errors import (
 )
 from agent3.gateway.cards import card_of
 from agent3.gateway.hits import TOKENS_PER_HIT, Detail, arrange, fit, matches_filters, render
-from agent3.gateway.input_modes import TEXT, check_modes, read_files, read_message
+from agent3.gateway.input_modes import TEXT, check_modes, read_files, read_message, read_mode
 from agent3.gateway.which import (
     MOST_LISTED,
     ask_again,
@@ -411,14 +411,15 @@ class Gateway:
         """Call an agent. Refusals that come before there is a target are recorded like any other, then raised."""
         principal = caller.principal
         try:
-            parts = read_message(request.message, request.input_mode)
+            mode = read_mode(request.input_mode)
+            parts = read_message(request.message, mode)
             target = await self.aim(
                 principal, request.agent, request.capability, message=text_of(parts), given=request.input
             )
             if request.files:
                 store, reader = self.core.artifacts, principal.id
                 parts += await read_files(request.files, lambda artifact: store.get(reader, artifact))
-            check_modes(target[0].id, target[1], parts, request.input_mode)
+            check_modes(target[0].id, target[1], parts, mode)
             meta: dict[str, Any] = {"userAgentId": request.user_agent_id} if request.user_agent_id else {}
             if request.callback is not None:
                 if self.core.callbacks is None:
@@ -435,7 +436,7 @@ class Gateway:
             capability=capability.name,
             input=request.input,
             parts=parts,
-            input_mode=request.input_mode,
+            input_mode=mode,
             context=request.context,
             key=request.key,
             timeout=_bounded("timeout", request.timeout, 0.0, _LONGEST_TIMEOUT),

@@ -10,6 +10,7 @@ import base64
 import binascii
 from collections.abc import Awaitable, Callable, Mapping, Sequence
 from fnmatch import fnmatchcase
+from functools import lru_cache
 from typing import Any
 from urllib.parse import unquote_to_bytes
 
@@ -17,7 +18,7 @@ from agent3.calls.artifacts import StoredArtifact
 from agent3.errors import TooLarge, ValidationError
 from agent3.model import Capability, Part
 
-__all__ = ["MOST_BYTES", "MOST_FILES", "TEXT", "check_modes", "read_files", "read_message"]
+__all__ = ["MOST_BYTES", "MOST_FILES", "TEXT", "check_modes", "read_files", "read_message", "read_mode"]
 
 MOST_FILES = 10
 MOST_BYTES = 8 << 20
@@ -25,6 +26,17 @@ MOST_BYTES = 8 << 20
 TEXT, JSON = "text/plain", "application/json"
 _KINDS = {"text": TEXT, "data": JSON, "file": "*/*"}
 """Kinds of parts, which the cards of the first A2A agents name in place of media types."""
+
+
+_SHORT = {"text": TEXT, "json": JSON}
+
+
+def read_mode(mode: str) -> str:
+    """The media type of a message, without parameters. ``text`` and ``json`` are understood too."""
+    kind = _media_type(mode)
+    if "/" not in (kind := _SHORT.get(kind, kind)):
+        raise ValidationError(f"inputMode is a media type, such as {TEXT} or {JSON}; {mode[:100]!r} is none.")
+    return kind
 
 
 def read_message(message: str, mode: str) -> tuple[Part, ...]:
@@ -74,16 +86,24 @@ def check_modes(agent: str, capability: Capability, parts: Sequence[Part], mode:
 
     Words are also taken where only JSON is declared: they are read into the input.
     """
-    declared = [_KINDS.get(each, _media_type(each)) for each in capability.input_modes]
+    declared = _read_declared(capability.input_modes)
     if not declared:
         return
     for part in parts:
         kind = part.media_type or _media_type(mode)
-        if not any(fnmatchcase(kind, pattern) for pattern in declared) and not (kind == TEXT and JSON in declared):
+        if kind in declared or (kind == TEXT and JSON in declared):
+            continue
+        if not any(fnmatchcase(kind, pattern) for pattern in declared):
             raise ValidationError(
                 f"{agent}/{capability.name} does not take {kind[:100]}. It takes {', '.join(declared)}.",
-                data={"inputModes": declared},
+                data={"inputModes": list(declared)},
             )
+
+
+@lru_cache(maxsize=2_000)
+def _read_declared(modes: tuple[str, ...]) -> tuple[str, ...]:
+    """The media types that a capability takes, as patterns."""
+    return tuple(_KINDS.get(each, _media_type(each)) for each in modes)
 
 
 def _media_type(text: str) -> str:

@@ -27,6 +27,10 @@ class Reply(Struct, frozen=True):
 class Guest(Protocol):
     """A client whose head of a request is known: what it says, and who it is, was found out once."""
 
+    @property
+    def who(self) -> str:
+        """The id of its principal."""
+
     def reply(self, told: MutableMapping[str, Any], body: bytes, hung_up: HungUp) -> Awaitable[Reply | None]:
         """The answer to a request with this body; None has it come by ASGI, and ``told`` is added to its scope."""
 

@@ -28,15 +28,18 @@ from agent3.env import Env
 from agent3.errors import SetupError, TargetRefused
 from agent3.gateway.gateway import Gateway
 from agent3.gateway.lanes import Lane
+from agent3.identity.clients import StoredClients
 from agent3.identity.doorkeeper import Doorkeeper
 from agent3.identity.flow_tokens import AccessToken
 from agent3.identity.master_keys import MasterKeys
-from agent3.identity.oauth import SignIn
+from agent3.identity.oauth import SignIn, origin_of
 from agent3.identity.own_keys import OwnKeys
 from agent3.identity.secrets import Secret, Vault
 from agent3.identity.sign_ins import Plan, SignInEntry, SignInWish
-from agent3.model import Agent, Connector, Route
+from agent3.model import Agent, Connector, Route, own_routes
 from agent3.observe.metrics import Metrics
+from agent3.security.caller_scope import CallerScope
+from agent3.security.limits import ReadMeter
 from agent3.security.outbound import Policy
 from agent3.settings import Settings
 from agent3.storage import Database
@@ -66,10 +69,14 @@ class Services:
     vault: Vault
     master_keys: MasterKeys
     own_keys: OwnKeys
+    clients: StoredClients
+    """Those that were added with ``agent3 client``."""
     news: News
     outbox: Outbox
     files: Path | None
     """The folder for files beside the database; None where everything is in memory."""
+    scope: CallerScope
+    """Derives the ids that leave in a caller's name."""
     lasting: bool
     """Whether it serves, or is a command that passes."""
     llm: LLM | None = None
@@ -79,7 +86,12 @@ class Services:
 
     gateway: Gateway = field(init=False)
     doorkeeper: Doorkeeper = field(init=False)
+    reads: ReadMeter = field(init=False)
+    """Counts the requests of clients that are no calls."""
     renewals: Renewals = field(init=False)
+
+    def __post_init__(self) -> None:
+        self.reads = ReadMeter(self.settings.limits, self.env)
 
 
 @dataclass(frozen=True, slots=True)
@@ -157,6 +169,10 @@ class Protocol:
         """Whether an agent that was found is really the one at this address."""
         return True
 
+    def knows_better(self, agent: Agent) -> bool:
+        """Whether what another protocol has found at a URL may be ours, which is then tried first."""
+        return False
+
     async def on_added(self, agent: Agent) -> None:
         """Called when an agent was stored; an error takes it out again."""
 
@@ -191,6 +207,11 @@ class Protocol:
     def renewal_refusal(self, before: Agent, now: Agent) -> str | None:
         """Why a new description may not take the place of the old one."""
         return None
+
+    def secret_origins(self, agent: Agent) -> frozenset[str]:
+        """The origins that the secret of an agent goes to, by its description."""
+        routes = (route for capability in agent.capabilities for route in own_routes(capability))
+        return frozenset(origin_of(route.address) for route in routes if "://" in route.address)
 
     # Serving
 
@@ -233,5 +254,7 @@ class Door:
     """Entered while the gateway serves."""
     listen: Callable[[str, Callable[[Scope], Awaitable[None]]], Awaitable[Listening | None]] | None = None
     """Opens a port of its own, where the settings ask for one: given our URL, and what judges tokens in a scope."""
+    open_paths: tuple[str, ...] = ()
+    """Beginnings of paths where strangers may send large bodies, which the door judges before it reads them."""
     about: Sequence[tuple[str, str]] = ()
     """What it is called, and its paths, for people."""

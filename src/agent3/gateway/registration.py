@@ -13,6 +13,7 @@ import json
 import re
 import shlex
 from collections.abc import Awaitable, Callable, Coroutine, Mapping, Sequence
+from contextlib import suppress
 from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
@@ -38,8 +39,9 @@ from agent3.errors import (
 )
 from agent3.gateway.cards import shown
 from agent3.gateway.catalogs import fetch_json, is_catalog, read_catalog
+from agent3.gateway.pins import MODE, Mode
 from agent3.gateway.protocol import Found, Given, Protocol
-from agent3.gateway.strangers import check_described, check_listed, needs_secret
+from agent3.gateway.strangers import admit_described, check_listed, check_name, needs_secret
 from agent3.identity.kept_secrets import KeptSecrets, kept_in
 from agent3.identity.loopback_redirect import Landing
 from agent3.identity.oauth import origin_of
@@ -110,6 +112,7 @@ class Registration:
         credential: str | None = None,
         *,
         choices: Mapping[str, str] | None = None,
+        changes: Mode | None = None,
         vault: Vault | None = None,
         sign_in: SignInWish | None = None,
         on_progress: OnProgress | None = None,
@@ -117,7 +120,8 @@ class Registration:
         """Add one agent and give it as it was stored; adding it again brings it up to date.
 
         ``credential`` is a reference (``env:NAME``), with the header or variable it goes into before it where that is
-        not the usual one (``X-API-Key=env:NAME``). ``choices`` are those that its protocol offers, by name. Raises what
+        not the usual one (``X-API-Key=env:NAME``). ``choices`` are those that its protocol offers, by name;
+        ``changes`` is what a later change of its description does, if that is not what the settings say. Raises what
         kept it from being added. ``on_progress`` hears of what takes long, such as a program that installs itself.
         """
         found = self._choose(await self._read(what, name, credential), choices or {})
@@ -126,7 +130,7 @@ class Registration:
             where = "The JSON that was given" if what.lstrip().startswith("{") else what
             raise SetupError(f"{where} holds several servers: {names}. Choose one by --name, or add all of them.")
         protocol, thing = found[0]
-        return await self._add(protocol, _telling(thing, on_progress), vault or self._sign_ins, sign_in)
+        return await self._add(protocol, _telling(thing, on_progress), vault or self._sign_ins, sign_in, changes)
 
     async def add_all(
         self,
@@ -135,6 +139,7 @@ class Registration:
         credential: str | None = None,
         *,
         choices: Mapping[str, str] | None = None,
+        changes: Mode | None = None,
         vault: Vault | None = None,
         sign_in: SignInWish | None = None,
         on_progress: OnProgress | None = None,
@@ -153,7 +158,7 @@ class Registration:
             try:
                 if elsewhere and found.fault is None and needs_secret(found.route):
                     raise _only_here("What needs a secret of this machine")
-                agent = await self._add(protocol, found, vault or self._sign_ins, sign_in)
+                agent = await self._add(protocol, found, vault or self._sign_ins, sign_in, changes)
                 results.append(Added(_label(found), agent=agent))
             except Agent3Error as error:
                 results.append(Added(_label(found), error=error))
@@ -261,12 +266,17 @@ class Registration:
     # Asking what it is
 
     async def _add(
-        self, protocol: Protocol | None, found: Found, vault: Vault, sign_in: SignInWish | None = None
+        self,
+        protocol: Protocol | None,
+        found: Found,
+        vault: Vault,
+        sign_in: SignInWish | None = None,
+        changes: Mode | None = None,
     ) -> Agent:
         if found.fault is not None:
             raise found.fault
         if sign_in is not None:
-            return await self._add_signed_in(protocol, found, vault, sign_in)
+            return await self._add_signed_in(protocol, found, vault, sign_in, changes)
         undo = partial(self._kept.put_back, await self._kept.keep(found.secrets) if found.secrets else {})
         try:
             protocol, agent = await self._ask(protocol, found, vault)
@@ -275,7 +285,7 @@ class Registration:
             if isinstance(error, TargetRefused):
                 raise _how_to_sign_in(error, found) from None
             raise
-        return await _to_its_end(self._store(protocol, agent, found.name, undo))
+        return await _to_its_end(self._store(protocol, agent, found.name, undo, changes))
 
     async def _ask(self, protocol: Protocol | None, found: Found, vault: Vault) -> tuple[Protocol, Agent]:
         """What it says of itself. A URL is tried by every protocol that may be meant, the likeliest first."""
@@ -307,6 +317,11 @@ class Registration:
                 continue
             if isinstance(first, TargetRefused) and not candidate.speaks_at(agent, address):
                 raise first  # a site that refuses one of its addresses may well show the card of another
+            for other in candidates[candidates.index(candidate) + 1 :]:
+                if other.knows_better(agent):
+                    route = replace(found.route, protocol=other.name)
+                    with suppress(TargetError, SetupError, SecurityError):
+                        return other, await _register(other, dataclasses.replace(found, route=route), vault)
             return candidate, agent
         if clearest is None:
             raise SetupError(f"No protocol of this gateway knows what to do with {shown(address)}.")
@@ -315,18 +330,27 @@ class Registration:
     # Storing
 
     async def _store(
-        self, protocol: Protocol, agent: Agent, name: str | None, undo: Callable[[], Awaitable[object]]
+        self,
+        protocol: Protocol,
+        agent: Agent,
+        name: str | None,
+        undo: Callable[[], Awaitable[object]],
+        changes: Mode | None,
     ) -> Agent:
         """Put it into the directory, in place of the one of its id and source. What fails leaves that one as it was,
         and ``undo`` takes back what was kept for the new one.
         """
         if name is not None:
             agent = replace(agent, id=agent_id(name), name=name)
+        check_name(agent)
         try:
             before = await self._find(agent.id)
             if before is not None and before.source != agent.source:
                 origin = before.source or "here"
                 raise Conflict(f"There is an agent {agent.id!r} already, from {origin}. Give another --name.")
+            mode = changes or (before.meta.get(MODE) if before is not None else None)
+            if mode is not None:
+                agent = replace(agent, meta={**agent.meta, MODE: mode})
             await self._directory.add(agent)
             try:
                 await protocol.on_added(agent)
@@ -350,18 +374,19 @@ class Registration:
         """Delete what was kept for an agent that was removed or replaced, and that no other agent uses."""
         references, kept = references_of(gone), kept_in(gone)
         if references or kept:
-            everybody = await self._directory.everything()
-            used = {reference for agent in everybody for reference in references_of(agent)}
-            for reference in references - used:
+            async for agent in self._directory.each():
+                references, kept = references - references_of(agent), kept - kept_in(agent) if kept else kept
+            for reference in references:
                 await self._sign_ins.forget(reference)
-            still = {reference for agent in everybody for reference in kept_in(agent)} if kept else set()
-            await self._kept.put_back(dict.fromkeys(kept - still))
+            await self._kept.put_back(dict.fromkeys(kept))
         for protocol in self._protocols.values():
             await protocol.on_removed(gone)
 
     # Signing in
 
-    async def _add_signed_in(self, protocol: Protocol | None, found: Found, vault: Vault, wish: SignInWish) -> Agent:
+    async def _add_signed_in(
+        self, protocol: Protocol | None, found: Found, vault: Vault, wish: SignInWish, changes: Mode | None
+    ) -> Agent:
         """Add what asks for a sign-in, with one. What does not come to its end leaves nothing behind."""
         route = found.route
         if route.credential is not None:
@@ -405,7 +430,7 @@ class Registration:
                 await self._sign_ins.forget(reference)
                 raise
         undo = partial(self._sign_ins.forget, reference)
-        return await _to_its_end(self._store(protocol, agent, found.name, undo))
+        return await _to_its_end(self._store(protocol, agent, found.name, undo, changes))
 
 
 async def _to_its_end(work: Coroutine[Any, Any, Agent]) -> Agent:
@@ -437,8 +462,7 @@ def _listed(found: Found, catalog: str | None) -> Found:
 async def _register(protocol: Protocol, found: Found, vault: Vault) -> Agent:
     """The agent as it describes itself; SecurityError where that claims what only the person may name."""
     agent = await protocol.register(found, vault)
-    check_described(agent, found.route)
-    return agent
+    return admit_described(agent, found.route)
 
 
 def _only_here(what: str) -> AccessError:

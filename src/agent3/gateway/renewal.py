@@ -19,8 +19,9 @@ from agent3.directory.stand_ins import bare
 from agent3.env import REAL, Env
 from agent3.errors import Agent3Error, TargetError
 from agent3.gateway.gateway import UNREACHABLE
+from agent3.gateway.pins import MODE, PENDING, SUSPENDED, Mode, hash_of, quarantine
 from agent3.gateway.protocol import Protocol
-from agent3.gateway.strangers import check_described
+from agent3.gateway.strangers import admit_described, needs_secret
 from agent3.identity.secrets import EnvironmentVault, Vault
 from agent3.model import Agent, Done, Failed, Outcome, Route, own_routes, place_of
 from agent3.observe.logs import get as logger
@@ -36,8 +37,6 @@ APART = 2.0
 """Least seconds between two questions to one server, also to one that says without end that it changed."""
 Duty = Callable[[str, float], Awaitable[bool]]
 """Whether something named is this process's to do for so many seconds, of all that share the directory."""
-SUSPENDED = "suspended"
-"""The key in an agent's ``meta`` under which stands since when and why it is left alone."""
 _DOWN = frozenset({"unavailable", "circuit_open", "timeout"})
 
 
@@ -46,7 +45,8 @@ class Renewals:
 
     ``changed`` and ``used`` return at once; for one server at most one question is under way, and a new one waits a
     little. ``listeners`` hear the address of a server that said that it changed, when the directory has its new card;
-    ``counts`` is how often each result came: ``renewed``, ``same``, ``unreachable`` or ``failed``.
+    ``counts`` is how often each result came: ``renewed``, ``same``, ``quarantined``,
+    ``unreachable`` or ``failed``. A change of what an agent can do waits for somebody to approve it; see ``pins``.
     """
 
     def __init__(
@@ -59,7 +59,9 @@ class Renewals:
         env: Env = REAL,
         metrics: Metrics = METRICS,
         duty: Duty | None = None,
+        changes: Mode = "pin",
     ):
+        self._changes = changes
         self._metrics = metrics
         self._duty = duty
         self._aged: set[str] = set()
@@ -96,7 +98,7 @@ class Renewals:
         """Ask a server what it can do, and store it for every agent that is reached there; those that changed."""
         changed = []
         found = False
-        for agent in await self._directory.everything():
+        for agent in await self._directory.reached_at(address):
             route = next((route for route in self._routes(agent) if route.address == address), None)
             if route is not None:
                 found = True
@@ -184,8 +186,7 @@ class Renewals:
     async def _asked_again(self, agent: Agent, route: Route, vault: Vault) -> Agent | None:
         """The agent as it was stored anew; None where there was nothing to store."""
         try:
-            found = await self._protocols[route.protocol].describe(route, vault)
-            check_described(found, route)
+            found = admit_described(await self._protocols[route.protocol].describe(route, vault), route)
         except TargetError as wrong:
             self._count("unreachable")
             log.warning("%s cannot be asked what it can do, and keeps its card: %s", agent.id, wrong)
@@ -197,10 +198,39 @@ class Renewals:
             return None
         if why := self._protocols[route.protocol].renewal_refusal(agent, found):
             return await self._stored(agent, self._suspended(agent, why))
-        meta = {key: value for key, value in agent.meta.items() if key != UNREACHABLE}
+        meta = {key: value for key, value in agent.meta.items() if key not in (UNREACHABLE, PENDING)}
         now = replace(found, id=agent.id, name=agent.name, status=agent.status, meta={**meta, **found.meta})
+        # In a thread: a service may have thousands of operations.
+        if why := await asyncio.to_thread(self._find_quarantine, agent, now, route):
+            return await self._stored(agent, self._quarantined(agent, now, why))
         self._count("same" if now == bare(agent) else "renewed")
         return await self._stored(agent, now)
+
+    def _find_quarantine(self, agent: Agent, now: Agent, route: Route) -> str | None:
+        """Why a new description waits for somebody to approve it; None where it may be served."""
+        if now == bare(agent) or hash_of(now) == hash_of(agent):
+            return None
+        protocol = self._protocols[route.protocol]
+        if needs_secret(route) and (more := protocol.secret_origins(now) - protocol.secret_origins(agent)):
+            return f"it now sends its secret to {', '.join(sorted(more))}"
+        return None if self._mode(agent) == "trust" else "it now describes itself in another way"
+
+    def _mode(self, agent: Agent) -> str:
+        return str(agent.meta.get(MODE) or self._changes)
+
+    def _quarantined(self, agent: Agent, now: Agent, why: str) -> Agent:
+        """The agent as it was approved, with its change beside it; with ``ask`` it takes no calls either."""
+        self._count("quarantined")
+        kept = quarantine(agent, now, self._env.now(), why)
+        if kept is not agent:
+            log.warning(
+                "%s is served as it was approved: %s. See agent3 show %s --changes, and agent3 approve %s.",
+                *(agent.id, why, agent.id, agent.id),
+            )
+        if self._mode(agent) == "ask" and kept.status == "active":
+            mark = {"since": self._env.now(), "why": f"{why}, and nobody has approved that"}
+            kept = replace(kept, status="suspended", meta={**kept.meta, SUSPENDED: mark})
+        return replace(kept, meta={key: value for key, value in kept.meta.items() if key != UNREACHABLE})
 
     def _count(self, result: str) -> None:
         self.counts[result] += 1

@@ -57,12 +57,20 @@ class RouteBook:
         return {"routes": found, "count": len(found)}
 
     async def put(self, caller: Caller, body: Mapping[str, Any]) -> dict[str, Any]:
-        """Let one capability stand in for another; said again, it is changed and keeps its place."""
+        """Let one capability stand in for another; said again, it is changed and keeps its place.
+
+        Without a map and an output, what a website says of the two is confirmed as it stands.
+        """
         self._check_operator(caller.principal)
         schema.compile(ROUTE_SCHEMA).check(dict(body))
         ours = await self._split(caller.principal, body["capability"])
         theirs = await self._split(caller.principal, body["also"])
         definition = Definition(*ours, *theirs, dict(body.get("map") or {}), body.get("output") or None)
+        if not definition.input and definition.output is None:
+            pending = await self._routes.find_pending((definition.by_agent,))
+            definition = next((one for one in pending if one.key == definition.key), definition)
+            if definition.pending:
+                return await self._shown(await self._routes.confirm(definition), None)
         return await self._shown(await self._routes.define(definition), None)
 
     async def remove(self, caller: Caller, capability: str, also: str | None = None) -> dict[str, Any]:

@@ -8,8 +8,13 @@ from __future__ import annotations
 from agent3.errors import SecurityError, SetupError
 from agent3.identity.secret_refs import references_in
 from agent3.model import Agent, Route
+from agent3.observe.logs import get as logger
+from agent3.observe.metrics import METRICS
+from agent3.security.foreign_words import clean_agent, explain_name
 
-__all__ = ["check_described", "check_listed", "needs_secret"]
+__all__ = ["admit_described", "check_listed", "check_name", "needs_secret"]
+
+log = logger("server")
 
 
 def check_listed(route: Route, name: str) -> None:
@@ -26,8 +31,27 @@ def needs_secret(route: Route) -> bool:
     return route.credential is not None or bool(references_in(route))
 
 
-def check_described(agent: Agent, given: Route) -> None:
-    """SecurityError where what an agent says of itself names a program or a secret that ``given`` does not."""
+def admit_described(agent: Agent, given: Route) -> Agent:
+    """What an agent says of itself, as data: texts cleaned and bounded, and without what has a deceptive name.
+
+    SecurityError where it names a program or a secret that ``given`` does not.
+    """
+    _check_described(agent, given)
+    cleaned, refused = clean_agent(agent)
+    for name, why in refused:
+        METRICS.foreign_names_refused.inc()
+        log.warning("%s: the capability %r is left out: %s", cleaned.id, name, why)
+    return cleaned
+
+
+def check_name(agent: Agent) -> None:
+    """SecurityError for the name of an agent that cannot be seen for what it is."""
+    if why := explain_name(agent.name):
+        METRICS.foreign_names_refused.inc()
+        raise SecurityError(f"{agent.id} is not added by the name that it gives itself: {why}. Give another --name.")
+
+
+def _check_described(agent: Agent, given: Route) -> None:
     known = references_in(given)
     for capability in agent.capabilities:
         for route in capability.routes:

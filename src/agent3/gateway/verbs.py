@@ -7,6 +7,7 @@ design. MCP offers them as tools, REST as resources, the command line as command
 from __future__ import annotations
 
 import asyncio
+import re
 from collections.abc import Mapping
 from typing import Any
 
@@ -76,7 +77,8 @@ class Verbs:
             return arguments
         except ValidationError as error:
             if hint := _find_misplaced(name, arguments):
-                error.message = f"{error.message}. {hint}"
+                # It is known where it belongs, so a name that is merely alike does not help.
+                error.message = f"{_ALIKE.sub('', error.message)}. {hint}"
             raise
 
     async def answer(
@@ -190,6 +192,9 @@ class Verbs:
         if not (given.get("metadata") or {}).get("agentCard"):
             return None
         return await self._gateway.card(caller, given["agentId"])
+
+
+_ALIKE = re.compile(r"\. Did you mean '[^']*'\?")
 
 
 def is_batch(given: Mapping[str, Any]) -> bool:

@@ -62,6 +62,8 @@ _ALGORITHMS: dict[str, frozenset[str]] = {
 }
 """By kind of key. Shared secrets are not among them: who can check such a token can make one."""
 _TYPES = frozenset({"at+jwt", "application/at+jwt", "jwt"})
+_ID_TOKEN_CLAIMS = frozenset({"nonce", "at_hash", "c_hash"})
+"""What only ID tokens of OpenID Connect have."""
 _MALFORMED = (jwt.PyJWTError, ValueError, TypeError, KeyError, OverflowError, RecursionError)
 """What decoding a malformed token may raise."""
 _SCOPE = re.compile(r"[\x21\x23-\x5b\x5d-\x7e]+")
@@ -171,6 +173,10 @@ class TokenVerifier:
             raise Unauthenticated("The access token has expired. Ask for a new one.") from None
         except _MALFORMED as error:
             raise Unauthenticated(f"The access token is not valid: {error}") from None
+        if "at+jwt" not in str(header.get("typ", "")).lower() and (
+            not _ID_TOKEN_CLAIMS.isdisjoint(claims) or claims.get("token_use") == "id"
+        ):
+            raise Unauthenticated("This is an ID token, which tells a client who signed in. Send the access token.")
         subject = claims.get("sub") or claims.get("client_id")
         if not isinstance(subject, str) or len(subject) > 256 or not subject.isprintable():
             raise Unauthenticated("The access token names no subject.")

@@ -7,12 +7,12 @@ token fresh. A vault gives such a credential as a ``RenewableSecret``.
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
-from typing import NamedTuple, Protocol
+from typing import NamedTuple, Protocol, runtime_checkable
 
 from agent3.secret import Secret
 from agent3.security.outbound import Gate
 
-__all__ = ["Authorization", "Refusal", "Refused", "RenewableSecret"]
+__all__ = ["Authorization", "Proves", "Refusal", "Refused", "RenewableSecret"]
 
 
 class Refusal(Protocol):
@@ -41,6 +41,19 @@ class Authorization(Protocol):
 
     async def renew(self, gate: Gate, sent: Mapping[str, str], refused: Refusal) -> bool:
         """Get a better credential after a request with these headers was refused; True if a retry is worthwhile."""
+        ...
+
+
+@runtime_checkable
+class Proves(Protocol):
+    """An authorization whose tokens may be bound to a key, which every request has to prove (DPoP, RFC 9449)."""
+
+    def prove(self, method: str, url: str, sent: Mapping[str, str]) -> Mapping[str, str]:
+        """What a request with these headers carries beside its token; nothing where that is not bound."""
+        ...
+
+    def take_nonce(self, answered: Mapping[str, str]) -> bool:
+        """Keep the nonce that an answer gives for the next proof; True if it is another than before."""
         ...
 
 

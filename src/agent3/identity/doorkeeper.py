@@ -5,36 +5,48 @@ access token, or signs the request.
 from __future__ import annotations
 
 import hashlib
-import hmac
 import ipaddress
 import os
 import re
+import secrets
 from collections.abc import Mapping, MutableMapping
+from contextlib import suppress
+from pathlib import Path
 from typing import Any
 from urllib.parse import quote
 
+import msgspec
 from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
 from agent3.env import REAL, Env
 from agent3.errors import Agent3Error, SetupError, Unauthenticated
 from agent3.identity.access_tokens import TokenVerifier
+from agent3.identity.clients import StoredClients
 from agent3.identity.nonces import Nonces
 from agent3.identity.signed_requests import ACCEPT, Key, Request, Verifier, secret_bytes
 from agent3.jsonrpc import read_body
+from agent3.listener import PASSED_ON
 from agent3.model import LOCAL, Principal
 from agent3.observe.logs import get as logger
 from agent3.observe.metrics import Metrics
 from agent3.settings import Client, Server, Settings
 from agent3.storage import Database
+from agent3.storage.audit import ACTOR
 
-__all__ = ["Doorkeeper", "SignedRequests", "is_loopback"]
+__all__ = ["Doorkeeper", "KnownCallers", "SignedRequests", "is_loopback"]
 
 log = logger("auth")
 
 SIGNED = "agent3.signed"
 """The key in the ASGI scope under which SignedRequests leaves who signed, or the error to raise."""
+_STRANGERS_BODY = 16_384
+"""Bytes of a stranger's body that are read."""
+_FORWARDED = (
+    "A proxy forwards this request for somebody else, and this gateway has no clients: it serves its own machine only. "
+    "The operator adds clients with agent3 client add, or sets server.local_key."
+)
 _COUNTED = "agent3.refused"
-_HOW = "Send a key as 'Authorization: Bearer KEY' or 'X-API-Key: KEY'; the operator adds clients in agent3.toml."
+_HOW = "Send a key as 'Authorization: Bearer KEY' or 'X-API-Key: KEY'; the operator makes one with agent3 client add."
 
 
 def is_loopback(host: str) -> bool:
@@ -49,16 +61,31 @@ class Doorkeeper:
     """Tells who calls from an ASGI scope. Refuses to be built for an open door without clients.
 
     ``signing`` holds the keys of the clients that may sign, ``tokens`` judges access tokens where there are issuers;
-    with either of them the doors stand behind SignedRequests, and ``judges`` is true.
+    with either of them the doors stand behind SignedRequests, and ``judges`` is true. ``stored`` are the clients of the
+    database, which come and go while the gateway runs.
     """
 
-    def __init__(self, settings: Settings, metrics: Metrics, environment: Mapping[str, str] = os.environ):
-        known = bool(settings.clients or settings.oauth.issuers)
+    def __init__(
+        self,
+        settings: Settings,
+        metrics: Metrics,
+        environment: Mapping[str, str] = os.environ,
+        *,
+        stored: StoredClients | None = None,
+    ):
+        known = bool(settings.clients or settings.oauth.issuers or settings.server.local_key)
+        known = known or (stored is not None and stored.count > 0)
         if not known and not is_loopback(settings.server.host):
             raise SetupError(
-                f"The gateway would listen on {settings.server.host} for everybody. Add a client to agent3.toml:\n"
-                '  [[clients]]\n  id = "me"\n  key = "env:MY_AGENT3_KEY"\n'
-                "then set MY_AGENT3_KEY in the environment, or listen on 127.0.0.1."
+                f"The gateway would listen on {settings.server.host} for everybody. Add a client, and give it the key "
+                "that is printed:\n  agent3 client add me\n(or write [[clients]] into agent3.toml), or listen on "
+                "127.0.0.1."
+            )
+        if not known and (names := [name for name in settings.server.allowed_hosts if not _is_own_name(name)]):
+            raise SetupError(
+                f"server.allowed_hosts has {names[0]}, by which others reach this gateway, but it has no clients: "
+                "everybody would be the local user. Add a client, and give it the key that is printed:\n"
+                "  agent3 client add me\nor set server.local_key, or remove the name."
             )
         for client in settings.clients:
             if not client.key and not client.signing:
@@ -68,6 +95,7 @@ class Doorkeeper:
                     f'clients: {client.id!r} must sign and has nothing to sign with. Add signing = "env:NAME".'
                 )
         self._metrics = metrics
+        self._stored = stored
         self._everybody_is_local = not known
         self.tokens = TokenVerifier(settings) if settings.oauth.issuers else None
         self._how = _HOW
@@ -77,12 +105,15 @@ class Doorkeeper:
                 f"Tokens come from {', '.join(settings.oauth.issuers)}, for {self.tokens.resource}."
             )
         self._must_sign = {client.id for client in settings.clients if client.require_signature}
-        self._clients: list[tuple[bytes, Principal]] = []
+        # Found by their hashes, in a dict that is seeded anew in every process: the time it takes tells nothing.
+        self._clients: dict[bytes, Principal] = {}
+        if settings.server.local_key:
+            self._clients[_local_digest(Path(settings.server.local_key).expanduser())] = LOCAL
         self.signing: list[Key] = []
         for client in settings.clients:
             principal = Principal(client.id, "client", frozenset(client.scopes))
             if client.key:
-                self._clients.append((_key_digest(client, environment), principal))
+                self._clients[_key_digest(client, environment)] = principal
             if client.signing:
                 kind, _, name = client.signing.partition(":")
                 if kind != "env" or not name:
@@ -91,6 +122,17 @@ class Doorkeeper:
                     )
                 what = f"clients: {name}, the signing secret of {client.id!r},"
                 self.signing.append(Key(client.id, secret_bytes(environment.get(name, ""), what), principal))
+
+    @property
+    def knows_all(self) -> bool:
+        """Whether everybody who calls is the local person.
+
+        With the first client everybody needs a key, and that stays so until the gateway is started again: removing the
+        last client must not let everybody in.
+        """
+        if self._everybody_is_local and self._stored is not None and self._stored.count:
+            self._everybody_is_local = False
+        return self._everybody_is_local
 
     @property
     def judges(self) -> bool:
@@ -109,7 +151,15 @@ class Doorkeeper:
 
     def __call__(self, scope: MutableMapping[str, Any]) -> Principal:
         """The principal of an ASGI scope; Unauthenticated, counted once for a scope, when the caller is unknown."""
-        if self._everybody_is_local:
+        principal = self._identify(scope)
+        ACTOR.set(principal.id)
+        return principal
+
+    def _identify(self, scope: MutableMapping[str, Any]) -> Principal:
+        if self.knows_all:
+            for name, _ in scope.get("headers", ()):
+                if name in PASSED_ON:
+                    raise self._refusal(scope, Unauthenticated(_FORWARDED))
             return LOCAL
         signed = scope.get(SIGNED)
         if isinstance(signed, Principal):
@@ -125,6 +175,10 @@ class Doorkeeper:
             raise self._refusal(scope, Unauthenticated(why))
         return found
 
+    def has_credential(self, scope: MutableMapping[str, Any]) -> bool:
+        """Whether a scope shows anything to know its caller by. One that does not is no failed attempt."""
+        return SIGNED in scope or bool(_key(scope.get("headers", ())))
+
     def _refusal(self, scope: MutableMapping[str, Any], error: Agent3Error) -> Agent3Error:
         if isinstance(error, Unauthenticated) and not scope.get(_COUNTED):
             scope[_COUNTED] = True
@@ -132,12 +186,7 @@ class Doorkeeper:
         return error
 
     def _match(self, digest: bytes) -> Principal | None:
-        """Every client is compared, so that the time tells nothing."""
-        found = None
-        for known, principal in self._clients:
-            if hmac.compare_digest(known, digest):
-                found = principal
-        return found
+        return self._clients.get(digest) or (self._stored.find(digest) if self._stored is not None else None)
 
 
 def _key(headers: Any) -> bytes | None:
@@ -147,6 +196,32 @@ def _key(headers: Any) -> bytes | None:
         if name == b"authorization" and value[:7].lower() == b"bearer ":
             return bytes(value[7:].strip())
     return None
+
+
+def _is_own_name(name: str) -> bool:
+    """Whether a Host header can only come from this machine."""
+    host = name.removesuffix(":*")
+    host = host.rpartition("]")[0].lstrip("[") if host.startswith("[") else host.partition(":")[0]
+    return is_loopback(host) or host.lower().endswith(".localhost")
+
+
+def _local_digest(path: Path) -> bytes:
+    """Of the key in a file of its owner alone, which is made where there is none."""
+    try:
+        with suppress(FileExistsError):
+            handle = os.open(path, os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o600)
+            with os.fdopen(handle, "w") as file:
+                file.write(secrets.token_urlsafe(32) + "\n")
+        mode, key = path.stat().st_mode, path.read_text().strip()
+    except (OSError, UnicodeDecodeError) as error:
+        raise SetupError(f"server.local_key: {path} cannot be used: {error}") from None
+    if mode & 0o077:
+        raise SetupError(
+            f"server.local_key: others can read {path}. Run: chmod 600 {path}, or remove it for a new one."
+        )
+    if len(key) < 16:
+        raise SetupError(f"server.local_key: the key in {path} must have at least 16 characters.")
+    return hashlib.sha256(key.encode()).digest()
 
 
 def _key_digest(client: Client, environment: Mapping[str, str]) -> bytes:
@@ -241,6 +316,53 @@ class SignedRequests:
         if self._doorkeeper.signing and status == 401:
             challenges += [(b"www-authenticate", b"Signature"), (b"accept-signature", ACCEPT.encode())]
         return {**message, "headers": [*headers, *challenges]} if challenges else message
+
+
+class KnownCallers:
+    """An ASGI app around the doors that refuses large bodies of strangers before they are read.
+
+    Most doors read a request before they say who may not send it, in the words of its protocol. Of a stranger only so
+    much is kept.
+    """
+
+    def __init__(self, app: ASGIApp, doorkeeper: Doorkeeper, open_paths: tuple[str, ...] = ()):
+        self._app = app
+        self._doorkeeper = doorkeeper
+        self._open = open_paths
+
+    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
+        if (
+            scope["type"] != "http"
+            or self._doorkeeper.knows_all
+            or not _is_large(scope)
+            or scope["path"].startswith(self._open)
+        ):
+            await self._app(scope, receive, send)
+            return
+        try:
+            self._doorkeeper(scope)
+        except Agent3Error as error:
+            body = msgspec.json.encode({"error": error.to_dict()})
+            headers = [
+                (b"content-type", b"application/json"),
+                (b"content-length", b"%d" % len(body)),
+                (b"connection", b"close"),
+                *([(b"www-authenticate", b"Bearer")] if error.http_status == 401 else []),
+            ]
+            await send({"type": "http.response.start", "status": error.http_status, "headers": headers})
+            await send({"type": "http.response.body", "body": body})
+            return
+        await self._app(scope, receive, send)
+
+
+def _is_large(scope: Scope) -> bool:
+    """Whether a body is, or may be, larger than what is kept of a stranger's."""
+    for name, value in scope["headers"]:
+        if name == b"transfer-encoding":
+            return True
+        if name == b"content-length" and (len(value) > 9 or not value.isdigit() or int(value) > _STRANGERS_BODY):
+            return True
+    return False
 
 
 def _hosts(settings: Server) -> frozenset[str]:

@@ -126,6 +126,8 @@ class Grant(Struct, frozen=True, omit_defaults=True):
     client: dict[str, Any] | None = None
     server: dict[str, Any] | None = None
     resource: dict[str, Any] | None = None
+    key: str | None = None
+    """The private key (PEM) that the tokens are bound to, where they are (DPoP)."""
 
     @property
     def renews(self) -> bool:

@@ -22,9 +22,10 @@ from agent3.env import Env
 from agent3.errors import SetupError
 from agent3.identity.master_keys import MasterKeys
 from agent3.identity.secret_box import seal, unseal
+from agent3.identity.secrets import EnvironmentVault
 from agent3.storage import Database, Row, Transaction
 
-__all__ = ["OwnKey", "OwnKeys", "is_signed_with"]
+__all__ = ["OwnKey", "OwnKeys", "is_signed_with", "open_own_keys"]
 
 _SELECT = "SELECT sealed FROM own_keys WHERE name = ?"
 _INSERT = "INSERT INTO own_keys (name, sealed, created) VALUES (?, ?, ?) ON CONFLICT DO NOTHING"
@@ -97,3 +98,8 @@ class OwnKeys:
                 "one, separated by a space."
             ) from None
         return self._known.setdefault(name, OwnKey(name, pem, keys))
+
+
+def open_own_keys(database: Database, seal_reference: str, url: str, env: Env) -> OwnKeys:
+    """The keys of a database, for a program that is no gateway."""
+    return OwnKeys(database, MasterKeys(seal_reference, url, EnvironmentVault()), env)

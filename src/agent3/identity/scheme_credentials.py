@@ -11,7 +11,7 @@ from __future__ import annotations
 import asyncio
 import base64
 from collections import deque
-from collections.abc import Mapping
+from collections.abc import Collection, Iterator, Mapping
 from typing import Any, Final, NamedTuple
 from urllib.parse import quote, urlsplit
 
@@ -20,9 +20,10 @@ from agent3.errors import SecurityError, TargetRefused
 from agent3.identity.authorization import Refused, RenewableSecret
 from agent3.identity.oauth import EARLY, Client, fetch_metadata, origin_of, request_tokens
 from agent3.identity.secrets import Secret
+from agent3.observe.metrics import METRICS
 from agent3.security.outbound import Gate, Response
 
-__all__ = ["Carried", "Scheme", "SchemeCredential", "carry_plainly", "is_usable"]
+__all__ = ["Carried", "Scheme", "SchemeCredential", "carry_plainly", "is_usable", "scheme_origins"]
 
 _DEFAULT_LIFE: Final = 300.0
 """Seconds that a token is used whose server does not say for how long it is good."""
@@ -62,8 +63,9 @@ def carry_plainly(secret: Secret | None, header: str | None, refused: Response |
 
 class SchemeCredential:
     """One secret for one server, where ``home`` is whose description names the scheme; without a scheme it goes into
-    ``header``, else it is a token. It belongs to the event loop it is used in; a token is got once for all requests,
-    and given up only when it is the one that was refused.
+    ``header``, else it is a token. With ``origins``, those that were confirmed when the server was added, it goes to no
+    other, whatever the description names by now. It belongs to the event loop it is used in; a token is got once for
+    all requests, and given up only when it is the one that was refused.
     """
 
     def __init__(
@@ -74,8 +76,10 @@ class SchemeCredential:
         gate: Gate,
         home: str,
         env: Env = REAL,
+        origins: Collection[str] | None = None,
     ):
         self._secret = secret
+        self._confirmed = None if origins is None else frozenset((origin_of(home), *origins))
         self._header = header
         self._scheme = scheme
         self._gate = gate
@@ -105,6 +109,7 @@ class SchemeCredential:
                     "again: agent3 add ADDRESS --sign-in"
                 )
             return Carried(await self._secret.authorization.headers(self._gate))
+        self._check_confirmed(url)
         if self._scheme is None:
             return carry_plainly(self._secret, self._header)
         definition, value = self._scheme.definition, self._secret.reveal()
@@ -149,8 +154,10 @@ class SchemeCredential:
         """A token for ``client:secret``, by client credentials."""
         if scheme.definition.get("type") == "oauth2":
             endpoint = scheme.definition["flows"]["clientCredentials"]["tokenUrl"]
+            self._check_confirmed(str(endpoint))
         else:
             where = self._check_tls(str(scheme.definition["openIdConnectUrl"]))
+            self._check_confirmed(where)  # which itself says where its tokens are
             endpoint = (await fetch_metadata(self._gate, where, follow=True)).get("token_endpoint") or ""
         form = {"grant_type": "client_credentials"}
         if scheme.scopes:
@@ -161,6 +168,18 @@ class SchemeCredential:
         life = _DEFAULT_LIFE if tokens.expires_in is None else tokens.expires_in
         self._until = self._env.monotonic() + max(1.0, life - EARLY)
         return Secret(tokens.access_token)
+
+    def _check_confirmed(self, url: str) -> None:
+        """SecurityError for an address that was not confirmed when the server was added."""
+        if self._confirmed is None or origin_of(url) in self._confirmed:
+            return
+        METRICS.secrets_withheld.inc()
+        error = SecurityError(
+            f"The description of {self._home.hostname} sends its secret to {origin_of(url)}, which was not confirmed "
+            "when it was added, so nothing was sent. See agent3 show AGENT --changes, and agent3 approve AGENT."
+        )
+        error.sent = False
+        raise error
 
     def _check_tls(self, url: str) -> str:
         """The address, if it may get the secret: over TLS, or at the agent's own host as the card itself came."""
@@ -185,6 +204,16 @@ def is_usable(scheme: Scheme) -> bool:
         flow = (definition.get("flows") or {}).get("clientCredentials")
         return isinstance(flow, Mapping) and bool(flow.get("tokenUrl"))
     return kind == "openIdConnect" and bool(definition.get("openIdConnectUrl"))
+
+
+def scheme_origins(definition: Mapping[str, Any]) -> Iterator[str]:
+    """The origins that a scheme sends a client's id and secret to."""
+    flows = definition.get("flows")
+    for flow in flows.values() if isinstance(flows, Mapping) else ():
+        if isinstance(flow, Mapping):
+            yield from (origin_of(str(flow[name])) for name in ("tokenUrl", "refreshUrl") if flow.get(name))
+    if definition.get("openIdConnectUrl"):
+        yield origin_of(str(definition["openIdConnectUrl"]))
 
 
 def _bearer(token: str) -> Carried:

@@ -19,7 +19,7 @@ from msgspec.structs import replace
 
 from agent3.env import REAL, Env
 from agent3.errors import SetupError, StorageError, TargetError, TargetRefused, Unavailable
-from agent3.identity.authorization import Refusal, Refused, RenewableSecret
+from agent3.identity.authorization import Proves, Refusal, Refused, RenewableSecret
 from agent3.identity.flow_tokens import AccessToken, FlowToken
 from agent3.identity.loopback_redirect import Guide
 from agent3.identity.master_keys import MasterKeys
@@ -270,6 +270,14 @@ class _SharedToken:
             await self._save()
             return again
 
+    def prove(self, method: str, url: str, sent: Mapping[str, str]) -> Mapping[str, str]:
+        """What a request carries beside a token that is bound to a key."""
+        return self._token.prove(method, url, sent) if isinstance(self._token, Proves) else {}
+
+    def take_nonce(self, answered: Mapping[str, str]) -> bool:
+        """Keep the nonce of an answer for the next proof."""
+        return isinstance(self._token, Proves) and self._token.take_nonce(answered)
+
     async def resume(self, grant: Grant, version: int) -> None:
         """Go on with what is stored."""
         if self._client_secret is not None and grant.client is not None:
@@ -346,7 +354,7 @@ class _SharedToken:
     def _note_token(self) -> None:
         """Remember the current token, so that it is redacted from whatever comes back."""
         header = self._token.header
-        token = None if header is None else Secret(header.removeprefix("Bearer "))
+        token = None if header is None else Secret(header.removeprefix("Bearer ").removeprefix("DPoP "))
         if token is not None and self._recent[-1:] != [token]:
             self._recent = [*self._recent, token][-_RECENT:]
 

@@ -29,6 +29,7 @@ __all__ = [
     "REDACTED",
     "Bound",
     "Ids",
+    "Sparingly",
     "bind",
     "configure",
     "current",
@@ -377,6 +378,27 @@ def _clean_of(record: logging.LogRecord) -> _Clean:
 def _ids_of(record: logging.LogRecord) -> dict[str, str]:
     ids = _clean_of(record).ids._asdict()
     return {name: _one_line(value[:_LONGEST_ID]) for name, value in ids.items() if value}
+
+
+class Sparingly:
+    """Lets at most ``most`` lines of one kind through in a second, and counts the others for the next one."""
+
+    def __init__(self, most: int = 10):
+        self._most = most
+        self._second = 0
+        self._lines = 0
+        self._left_out = 0
+
+    def admit(self, now: float) -> int | None:
+        """None for a line that is left out; else how many were left out since the last one that was not."""
+        if int(now) != self._second:
+            self._second, self._lines = int(now), 0
+        self._lines += 1
+        if self._lines > self._most:
+            self._left_out += 1
+            return None
+        left_out, self._left_out = self._left_out, 0
+        return left_out
 
 
 # --- configuration ----------------------------------------------------------------------------------------------------

@@ -269,6 +269,9 @@ class Metrics:
         self.a2a_messages_sent = count(
             "a2a_messages_sent_total", "Total A2A messages sent", "from_agent", "to_agent", "message_type"
         )
+        self.a2a_references_dropped = count(
+            "agent3_a2a_references_dropped_total", "Task ids in messages that are not the caller's, left out"
+        )
         self.a2a_queue_depth = level("a2a_message_queue_depth", "Current A2A message queue depth", "agent_id")
         self.nlweb_actions_executed = count(
             "nlweb_actions_total", "Total NLWeb actions executed", "action_type", "status"
@@ -306,6 +309,9 @@ class Metrics:
         # The gateway itself.
         self.jobs = level("agent3_jobs", "Jobs by status", "status")
         self.renewals = count("agent3_renewals_total", "Agent cards fetched again", "result")
+        self.foreign_names_refused = count("agent3_foreign_names_refused_total", "Deceptive names of agents and tools")
+        self.questions_refused = count("agent3_questions_refused_total", "Questions that were not put to anybody")
+        self.secrets_withheld = count("agent3_secrets_withheld_total", "Secrets not sent to an unconfirmed origin")
         self.parked = level("agent3_parked", "Functions parked in memory while they wait for an answer")
         self.ledger_backlog = level("agent3_ledger_backlog", "Ledger rows not yet committed")
         self.events_dropped = count("agent3_events_dropped_total", "Events dropped before a reader saw them", "reason")
@@ -325,6 +331,16 @@ class Metrics:
         self.webhooks_waiting = level("agent3_webhooks_waiting", "Webhooks waiting for delivery")
         self.missed_targets = count("agent3_missed_targets_total", "Operations slower than their target", "operation")
         self.outbound_blocked = count("agent3_outbound_blocked_total", "Connections refused by the gate", "rule")
+
+        self.connections_closed = count(
+            "agent3_connections_refused_total", "Connections and requests refused or closed to keep room", "reason"
+        )
+        self.loop_held = timing(
+            "agent3_loop_held_seconds",
+            "How long the event loop was held, where that was over 100 ms, by what held it",
+            (0.25, 0.5, 1.0, 2.5, 5.0, 10.0, 30.0),
+            "cause",
+        )
 
         # Browsers, and the websites they visit.
         self.nlweb_sessions = level("agent3_web_sessions", "Browser sessions by state", "state")

@@ -34,23 +34,33 @@ class Access:
         self._rules = tuple(rules)
 
         @lru_cache(maxsize=10_000)
-        def decide(principal: str, scopes: frozenset[str], agent: str, capability: str, protocol: str) -> bool:
-            for rule in self._rules:
+        def decide(principal: str, scopes: frozenset[str], agent: str, capability: str, protocol: str) -> int | None:
+            for number, rule in enumerate(self._rules):
                 if rule.scope and rule.scope not in scopes:
                     continue
                 given = (principal, agent, capability, protocol)
                 patterns = (rule.principal, rule.agent, rule.capability, rule.protocol)
                 if all(fnmatchcase(value, pattern) for value, pattern in zip(given, patterns, strict=True)):
-                    return rule.effect == "allow"
-            return False
+                    return number
+            return None
 
-        self._decide = decide
+        self._find_rule = decide
 
     def allows(self, principal: Principal, agent: str, capability: str, protocol: str) -> bool:
         """Whether the principal may call this capability over this protocol."""
         if not self._rules:
             return True
-        return self._decide(principal.id, principal.scopes, agent, capability, protocol)
+        number = self._find_rule(principal.id, principal.scopes, agent, capability, protocol)
+        return number is not None and self._rules[number].effect == "allow"
+
+    def explain(self, principal: Principal, agent: str, capability: str, protocol: str) -> str:
+        """Why it is allowed or not, for people: the rule that decides, counted from 1."""
+        if not self._rules:
+            return "there are no rules, so every known client may call everything"
+        number = self._find_rule(principal.id, principal.scopes, agent, capability, protocol)
+        if number is None:
+            return "no rule matches, and what no rule allows is denied"
+        return f"rule {number + 1} {'allows' if self._rules[number].effect == 'allow' else 'denies'} it"
 
     def allows_anything(self, principal: Principal) -> bool:
         """Whether any rule could let the principal call something. Says nothing of what there is to call."""

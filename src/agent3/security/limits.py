@@ -18,11 +18,23 @@ import msgspec
 
 from agent3.env import REAL, Env
 from agent3.errors import StorageError
+from agent3.model import Principal
 from agent3.observe.logs import get as logger
-from agent3.settings import Rate
+from agent3.settings import Limits, Rate
 from agent3.storage import Database, Transaction
 
-__all__ = ["Ceiling", "Limiter", "Metered", "RateLimiter", "Rates", "SharedLimiter", "expire_buckets"]
+__all__ = [
+    "COUNTED",
+    "Ceiling",
+    "FairShares",
+    "Limiter",
+    "Metered",
+    "RateLimiter",
+    "Rates",
+    "ReadMeter",
+    "SharedLimiter",
+    "expire_buckets",
+]
 
 log = logger("limits")
 
@@ -66,6 +78,10 @@ class RateLimiter:
         return self.take(key)
 
 
+COUNTED = "agent3.counted"
+"""The key in an ASGI scope of a request that was counted already."""
+_REQUESTS_PER_CALL = 20
+"""How much oftener than call a client may send requests."""
 _AHEAD = 0.25
 """Seconds of the rate that a process fetches in advance: what it may hold while another one runs dry."""
 _UNKNOWN = 0.001
@@ -215,6 +231,50 @@ class Rates:
 
         self.match = match
         """The buckets that a call takes a token from: limiter, key, and the rate itself."""
+
+
+class ReadMeter:
+    """A bucket of requests for each client, beside that of its calls. The local user has no limit."""
+
+    def __init__(self, limits: Limits, env: Env = REAL):
+        per_minute = limits.requests_per_minute or limits.per_minute * _REQUESTS_PER_CALL
+        self._bucket = RateLimiter(per_minute, max(limits.burst * _REQUESTS_PER_CALL, int(per_minute / 60)), env=env)
+
+    def take(self, principal: Principal) -> float:
+        """Count one request: 0.0 where it may be answered, else the seconds until one may."""
+        return 0.0 if principal.kind == "local" else self._bucket.take(principal.id)
+
+
+class FairShares:
+    """How much of something that ``most`` may have at once each owner has: half of what the others leave, or ``each``.
+
+    So there is always something left for a newcomer, whoever was there before. It counts in this process only.
+    """
+
+    def __init__(self, most: int, each: int = 0):
+        self._most = most
+        self._each = each
+        self._total: dict[str, int] = {}
+        self._owned: dict[tuple[str, str], int] = {}
+
+    def enter(self, key: str, owner: str) -> bool:
+        """Whether this owner may have one more; each True must be followed by one ``leave``."""
+        pair = (key, owner)
+        mine, total = self._owned.get(pair, 0), self._total.get(key, 0)
+        if mine >= self._each if self._each else mine and 2 * mine >= self._most - (total - mine):
+            return False
+        self._owned[pair], self._total[key] = mine + 1, total + 1
+        return True
+
+    def leave(self, key: str, owner: str) -> None:
+        """Give one back."""
+        pair = (key, owner)
+        self._owned[pair] -= 1
+        self._total[key] -= 1
+        if not self._owned[pair]:
+            del self._owned[pair]
+        if not self._total[key]:
+            del self._total[key]
 
 
 class Ceiling:

@@ -248,8 +248,8 @@ class Gate:
                 raise refusal("method", f"The method {method[:32]!r} is not one of {', '.join(sorted(_METHODS))}")
             place = parse_url(url, self.policy)
             checked = dict(headers or {})
-            if self.policy.gateway:
-                checked[via.HEADER] = via.outgoing(self.policy.gateway)
+            if way := via.outgoing(self.policy.gateway):
+                checked[via.HEADER] = way
             for name, value in checked.items():
                 if not _HEADER_NAME.fullmatch(name) or not _HEADER_VALUE.fullmatch(value):
                     raise refusal("header", f"The header {name[:64]!r} holds characters that no header may hold")

@@ -24,6 +24,7 @@ __all__ = [
     "clean_part",
     "clean_text",
     "clean_value",
+    "is_clean_text",
     "rewrite_outcome",
     "rewrite_part",
     "rewrite_value",
@@ -74,8 +75,53 @@ def clean_html(html: str) -> str:
     Fetching an image tells its owner who reads, and a model may be led to write a secret into its address.
     """
     # The text is cleaned twice: &#x202e; becomes a character only by parsing.
-    cleaned = clean_text(_load_html_cleaner()(clean_text(html)))
+    plain = clean_text(html)
+    cleaned = clean_text(_load_html_cleaner()(plain) if _is_shallow(plain) else _drop_tags(plain))
     return html if cleaned == html else cleaned
+
+
+_TAG = re.compile(r"<(/?)([a-zA-Z][a-zA-Z0-9:-]{0,40})([^<>]*)")
+_NEVER_NESTED = frozenset(
+    "area base br col embed hr img input link meta param source track wbr"  # have no end
+    " p li dt dd tr td th thead tbody tfoot option optgroup rp rt".split()  # end where the next one begins
+)
+_DEEPEST_TAG = 256
+_LONGEST_TAG = 20_000
+
+
+def _is_shallow(html: str) -> bool:
+    """Whether the parser takes a time in proportion to the length of this text.
+
+    It does not where elements are nested without end, or where a tag has thousands of attributes: both take a time
+    that grows with the square of their number, and no page that people read has them.
+    """
+    if html.count("<") <= _DEEPEST_TAG and len(html) <= _LONGEST_TAG:
+        return True
+    opened: dict[str, int] = {}
+    depth = 0
+    for match in _TAG.finditer(html):
+        if len(match[3]) > _LONGEST_TAG:
+            return False
+        name = match[2].lower()
+        if name in _NEVER_NESTED or match[3].endswith("/"):
+            continue
+        if not match[1]:
+            opened[name] = opened.get(name, 0) + 1
+            depth += 1
+            if depth > _DEEPEST_TAG:
+                return False
+        elif opened.get(name, 0):
+            opened[name] -= 1
+            depth -= 1
+    return True
+
+
+def _drop_tags(html: str) -> str:
+    """What is left of HTML that is not worth parsing: its text, in which nothing is a tag any longer."""
+    return _ANY_TAG.sub(" ", html).replace("<", "&lt;").replace(">", "&gt;")
+
+
+_ANY_TAG = re.compile(r"<[^<>]*>")
 
 
 @cache
@@ -120,14 +166,20 @@ def clean_outcome(outcome: Outcome, max_text: int = MAX_TEXT) -> Outcome:
     A cut text ends in a note that says how much is missing. A connector's own ``state`` and the ids of questions and
     artifacts are left alone: they are handed back, not shown.
     """
-    if type(outcome) is Done and len(outcome.parts) == 1 and not outcome.artifacts and not outcome.meta:
-        # The usual outcome is one plain text with nothing to clean, which is not worth a walk.
-        text = outcome.parts[0].text
-        if text is not None and len(text) <= max_text and text.isascii() and text.isprintable():
-            part = outcome.parts[0]
-            if not (part.media_type or part.name or part.meta or part.url):
-                return outcome
+    if is_clean_text(outcome, max_text):
+        return outcome
     return rewrite_outcome(outcome, *_cleaners(max_text))
+
+
+def is_clean_text(outcome: Outcome, max_text: int) -> bool:
+    """Whether an outcome is one plain text with nothing to clean, as most are, which is not worth a walk."""
+    if type(outcome) is not Done or len(outcome.parts) != 1 or outcome.artifacts or outcome.meta:
+        return False
+    part = outcome.parts[0]
+    text = part.text
+    if text is None or part.media_type or part.name or part.meta or part.url:
+        return False
+    return len(text) <= max_text and text.isascii() and text.isprintable()
 
 
 @cache

@@ -43,7 +43,7 @@ DETERMINERS = frozenset(
 )
 LEAD = DETERMINERS | frozenset(
     "with and y e con of de by por as como using at in en on to for para is whose cuyo cuya where which that que has "
-    "having into from desde & usando due".split()
+    "having into from desde & usando due under bajo".split()
 )
 """Words that may stand before the name of a slot: "with the", "y con el"."""
 _TRAIL = frozenset(
@@ -80,15 +80,21 @@ _TELLS = frozenset(
     "esta estan ha he han hay tiene tienen".split()
 )
 """Verbs of sentences that tell something."""
+_COPULAS = frozenset("is was are were es fue era son eran".split())
+_WHO = frozenset("who what quien quienes que cual".split())
 _WHERE = frozenset("in on at from using via en por".split())
+_MINE = frozenset("my our mi mis nuestro nuestra".split())
 _ADDRESSED = -1
 """Among the numbers of slots: the capability itself."""
 _RELATIVE = frozenset({"raise", "lower"})
 AT_MOST = frozenset(
-    "limit max maximum most up first top last only primeros primeras ultimos ultimas maximo hasta solo under below "
+    "limit max maximum most up first top last only next coming proximos proximas siguientes primeros primeras "
+    "ultimos ultimas maximo hasta solo under below "
     "within less fewer menos mucho como than maxima until".split()
 )
 _AT_LEAST = frozenset("least over above more minimum from mas menos minimo since desde after minima".split())
+_FIRST_ONES = frozenset("first top primeros primeras primero primera beginning".split())
+_LAST_ONES = frozenset("last ultimos ultimas ultimo ultima latest end final".split())
 _FROM_HERE = frozenset("from desde starting at skip skipping offset".split())
 _BETWEEN = frozenset("of than to at no como mucho a al de in en lo por".split())
 
@@ -103,13 +109,20 @@ _ABOUT = rows(
     "|regarding|containing|matching|mentioning|that mention|which mention|that mentions|que mencionen|que contengan"
     "|que contenga|que hablen de|que hable de|que traten de|que traten sobre|con|with|of|de|like"
 )
+_OF_WHAT = rows("about|sobre|acerca de|regarding")
 _SAY = rows(
-    "saying|that says|which says|diciendo|que diga|que dice|:|to say|reading|diciendo que|saying that"
+    "know that|know|saber que"
+    "|saying|that says|which says|diciendo|que diga|que dice|:|to say|reading|diciendo que|saying that"
     "|que diga :|que diga que|diciendo :|saying :|that says :"
 )
 _THAT = rows("that|que|de que")
 """After a verb of saying."""
 _BECAUSE = rows("because|because of|due to|porque|por|debido a|for")
+_BECAUSE_IT_IS = _BECAUSE | rows(
+    "because it was|because it was a|because it is|because it is a|because it's|because it's a|because they|it was a"
+    "|porque es|porque era|porque fue|porque es un|porque era un|porque fue un|as it was|as it was a|since it was a"
+    "|porque lo|porque esta|porque estaba"
+)
 _OF = rows("using|usando|of|for|de|del|para|in|en|on|by|por|at|with|con|to|a|al|under|near")
 _ON = rows("on|el|for|para el|para|by|at|due|due on|due by|con fecha de|con fecha|antes del|para las|a las|a la|before")
 _SINCE = rows("de|del|from|desde|desde el|a partir de|a partir del|starting|starting on|effective|as of|on or after")
@@ -168,12 +181,18 @@ class Scene:
     def _find_objects(self) -> list[Literal["verb", "noun", ""]]:
         found: list[Literal["verb", "noun", ""]] = []
         before: Literal["verb", "noun", ""] = ""
+        past = 0
         for index, token in enumerate(self.tokens):
             found.append(before)
-            if token.plain in DETERMINERS | _PASSING:
+            if token.plain in DETERMINERS | _PASSING or index < past:
+                continue
+            if before and self._is_address(index):
+                past = self.past_articles[index + 1] + 1  # "search my drive for …"
                 continue
             if index == self.verb and token.means & self.form.verbs:
                 before = "verb"
+            elif self.form.reading and token.plain in _COPULAS and index and self.tokens[index - 1].plain in _WHO:
+                before = "verb"  # "who was Ada Lovelace?"
             elif (token.means - BROAD) & self.form.named or token.plain == ":":
                 before = "noun"
             else:
@@ -236,7 +255,7 @@ class Scene:
         """After "from the account" where two slots are accounts: the noun that they share announces neither."""
         after = self.past_articles[index] if index < len(self.tokens) else index
         noun = self.tokens[after] if after < len(self.tokens) - 1 else None
-        if noun is None or noun.shape != "word" or noun.value[:1].isupper() or not noun.means & slot.own:
+        if noun is None or noun.shape != "word" or noun.value[:1].isupper() or not noun.means & (slot.own | slot.nouns):
             return index
         return after + 1
 
@@ -248,6 +267,13 @@ class Scene:
             token.shape == "word"
             and (token.plain == word or (word not in EMPTY and bool((token.means & meanings(word)) - BROAD)))
             for token, word in zip(self.tokens[index : index + len(row)], row, strict=True)
+        )
+
+    def is_label(self, index: int, number: int) -> bool:
+        """Whether another slot's name stands here with a colon after it, as in a list of "name: value"."""
+        return any(
+            other != number and end < len(self.tokens) and self.tokens[end].plain in ":="
+            for other, end in self.names[index].items()
         )
 
     def is_noun(self, index: int, number: int) -> bool:
@@ -296,12 +322,16 @@ class Scene:
         return token.plain in LEAD and index + 1 < len(self.tokens) and bool(self.stops[index + 1])
 
     def _is_address(self, index: int) -> bool:
-        """Whether this says where it is to be done, such as "on Wikipedia", with a name of the agent."""
+        """Whether this speaks of the capability again: where it is to be done, "on Wikipedia", or what to do."""
         after = self.past_articles[index + 1]
-        return (
-            self.tokens[index].plain in _WHERE
-            and after < len(self.tokens)
-            and (self.tokens[after].plain in self.form.told_words and self.tokens[after].value[:1].isupper())
+        if self.tokens[index].plain in ("as", "como") and after < len(self.tokens):
+            return bool((self.tokens[after].means - BROAD) & self.form.verbs)  # "mark … as complete"
+        if self.tokens[index].plain not in _WHERE or after >= len(self.tokens):
+            return False
+        mine = after > index + 1 and self.tokens[after - 1].plain in _MINE
+        token = self.tokens[after]
+        return token.plain in self.form.told_words and (
+            token.value[:1].isupper() or mine or token.plain in self.form.brands
         )
 
     def bound_end(self, index: int, slot: Slot) -> int | None:
@@ -317,9 +347,17 @@ class Scene:
             ):
                 return None
             begin += 1
-        if not led or begin >= len(tokens):
+        if not led or begin >= len(tokens) or self._is_other_end(tokens[index:begin], slot):
             return None
         return begin if any(atom.kind in ("number", "measure", "sum", "money") for atom in self.atoms[begin]) else None
+
+    def _is_other_end(self, said: Sequence[Token], slot: Slot) -> bool:
+        """Whether "the first" or "the last" is said, and the slot is described as that of the other end."""
+        words = {token.plain for token in said}
+        for own, other in ((_FIRST_ONES, _LAST_ONES), (_LAST_ONES, _FIRST_ONES)):
+            if words & own and slot.about & other and not slot.about & own:
+                return True
+        return False
 
 
 def row_at(tokens: Sequence[Token], index: int, row: Sequence[str]) -> bool:
@@ -359,6 +397,8 @@ def _prepositions(
             found.append((_BY, True))
         case "query":
             found.append((_ABOUT, True))
+        case "title" if kind == "text":
+            found.append((_OF_WHAT, True))
         case "in":
             found.append((_IN, True))
         case "content":
@@ -383,8 +423,8 @@ def _prepositions(
         case "number" | "integer" | "duration":
             found.append((_AMOUNT, True))
         case "enum":
-            found.append((_VIA, True))
-        case "date" | "datetime" | "time":
+            found.append((_VIA | _BECAUSE_IT_IS if reason else _VIA, True))
+        case "date" | "datetime" | "time" | "when":
             found.append((_ON, True))
             if role not in ("from", "to"):
                 found.append((_SINCE, True))

@@ -14,7 +14,7 @@ from agent3.sentences.announcements import CALLED, DETERMINERS, LEAD, Scene, row
 from agent3.sentences.compounds import compounds_at
 from agent3.sentences.lexicon import is_phrase
 from agent3.sentences.slots import Kind, Slot
-from agent3.sentences.texts import is_name, is_taken, texts_at
+from agent3.sentences.texts import is_form, is_name, is_taken, texts_at
 from agent3.sentences.values import Cue, Value, Words, values_at
 
 __all__ = ["Fill", "find_fills"]
@@ -53,7 +53,7 @@ _WORDED = ("name", "place", "id", "text")
 _ARTICLES = DETERMINERS - frozenset("this that these those este esta ese esa".split())
 _STAGES: tuple[tuple[Kind, ...], ...] = (
     ("enum", "boolean", "integer", "number", "date", "datetime", "time", "email", "url", "path", "domain", "currency",
-     "language", "zone", "phone", "duration", "code"),
+     "language", "zone", "phone", "duration", "when", "code"),
     ("id", "name", "place"),
     ("text",),
 )  # fmt: skip
@@ -87,6 +87,8 @@ def find_fills(scene: Scene) -> list[list[Fill]]:
 
 def _keep(scene: Scene, found: list[list[Fill]], fill: Fill) -> None:
     found[fill.first].append(fill)
+    if not fill.values:  # a day that is part of a time said elsewhere
+        scene.stops[fill.first].update(n for n, slot in enumerate(scene.slots) if slot.kind == "datetime")
     if (
         fill.values
         and (fill.cued or fill.typed)
@@ -129,12 +131,22 @@ def _fills_of(scene: Scene, index: int, number: int, slot: Slot) -> Iterator[Fil
             yield from _values(scene, index, begin, number, slot, "role" if own else "weak")
     if slot.kind in ("path", *_WORDED) and not slot.many:
         length = row_length(tokens, index, CALLED)
-        if length and (slot.role == "title" or slot.required):
+        if length and (slot.role == "title" or (slot.required and slot.kind != "id")):
             yield from _values(scene, index, index + length, number, slot, "called")
+    if slot.required and slot.kind in ("name", "id") and slot.words[-1:] == ("name",) and _follows_type(scene, index):
+        yield from _values(scene, index, index, number, slot, "noun")
     if slot.kind in ("integer", "number") and (after := scene.bound_end(index, slot)) is not None:
         yield from _values(scene, index, after, number, slot, "lead")
     if slot.required or slot.kind not in _WORDED or (slot.kind == "text" and tokens[index].shape == "quote"):
         yield from _values(scene, index, index, number, slot, "")
+
+
+def _follows_type(scene: Scene, index: int) -> bool:
+    """Whether the word before says of what type it is: "the pod web-1", where there is a parameter for that."""
+    before = scene.tokens[index - 1] if index else None
+    return before is not None and any(
+        before.shape == "word" and is_form(before.plain, plain) for slot in scene.slots for plain, _ in slot.shown
+    )
 
 
 def _values(scene: Scene, first: int, begin: int, number: int, slot: Slot, cue: Cue) -> Iterator[Fill]:
@@ -213,7 +225,7 @@ def _annotated(scene: Scene, fill: Fill, number: int, slot: Slot) -> Iterator[Fi
     tokens, own = scene.tokens, slot.own | slot.about
     for other, _ in fill.values[1:]:
         own |= scene.slots[other].own
-    if slot.kind in ("text", "boolean") or not (fill.typed or fill.cued):
+    if slot.kind in ("text", "boolean") or slot.shown or not (fill.typed or fill.cued):
         return
     last, cued, named = fill.last, fill.cued, False
     for _ in range(3):

@@ -67,7 +67,7 @@ def free_text(capability: Capability, message: str, *, agent: str = "") -> dict[
         return None
     if not taker.understands and find_prohibition(message, reading=True) is not None:
         return None
-    return find_refusal(capability, message, agent=agent) or {taker.name: message}
+    return _find_refusal(capability, form, message) or {taker.name: message}
 
 
 class _Taker(NamedTuple):
@@ -105,9 +105,11 @@ def _taker(form: Form, name: str, free: bool) -> _Taker | None:
 
 def find_refusal(capability: Capability, message: str, *, agent: str = "") -> Forbidden | None:
     """Why a message is not passed on to a capability that takes it whole; None if it is. A long one is not read."""
-    if len(message) > LONGEST:
-        return None
-    why = _why_not(capability, form_of(capability, agent), message)
+    return None if len(message) > LONGEST else _find_refusal(capability, form_of(capability, agent), message)
+
+
+def _find_refusal(capability: Capability, form: Form, message: str) -> Forbidden | None:
+    why = _why_not(capability, form, message)
     return None if why is None else Forbidden(why, detect_language(message))
 
 
@@ -119,11 +121,11 @@ def drops_request(capability: Capability, answer: str) -> bool:
 
 
 def _why_not(capability: Capability, form: Form, message: str) -> Why | None:
-    says = bool(_SAYING.intersection(split_name(capability.name)))
+    says, acts = _find_nature(form, capability.name, capability.description[:100], capability.hints.consequential)
     if is_withdrawal(message) and not (says and form.reading):
         return "withdrawn"
     talks = not capability.input_schema or FREE_TEXT in capability.input_schema
-    if not talks and _acts(capability, form):
+    if not talks and acts:
         why = find_prohibition(message)
         if why == "forbids" and not forbids_all(message) and not _speaks_of(form, _after_first_clause(message)):
             return None
@@ -134,14 +136,16 @@ def _why_not(capability: Capability, form: Form, message: str) -> Why | None:
     return find_prohibition(message, reading=True) if not talks and _speaks_of(form, message) else None
 
 
-def _acts(capability: Capability, form: Form) -> bool:
-    """Whether a capability does something, and does not only look something up or talk."""
-    name = split_name(capability.name)
-    if form.reading or _TALKING.intersection(name):
-        return False
-    told = [fold(word) for word in capability.description[:100].split()[:1]]
-    doing = [word for word in name if is_action(word)] or [word for word in told if is_action(word)]
-    return capability.hints.consequential or any(not meanings(word) & _TALKING for word in doing)
+@lru_cache(maxsize=2_000)
+def _find_nature(form: Form, name: str, opening: str, consequential: bool) -> tuple[bool, bool]:
+    """Whether a capability says something; whether it does something, and does not only look something up or talk."""
+    words = split_name(name)
+    says = bool(_SAYING.intersection(words))
+    if form.reading or _TALKING.intersection(words):
+        return says, False
+    told = [fold(word) for word in opening.split()[:1]]
+    doing = [word for word in words if is_action(word)] or [word for word in told if is_action(word)]
+    return says, consequential or any(not meanings(word) & _TALKING for word in doing)
 
 
 def _after_first_clause(message: str) -> str:

@@ -1,8 +1,8 @@
 """The words of commands, in English and Spanish: which of them mean the same, and which mean nothing.
 
 A word is reduced to its concept, so that ``buscar``, ``find`` and ``look up`` are equal. It is a short list of what
-people say to websites, not a dictionary: the rest is left to the embeddings. ``has_consequences`` tells the words of a
-button whose effect cannot be taken back, so that a person is asked first.
+people say to websites, not a dictionary: the rest is left to the embeddings. Words of consequences are in
+``consequences``.
 """
 
 from __future__ import annotations
@@ -23,8 +23,8 @@ __all__ = [
     "detect_language",
     "fold",
     "fold_letters",
-    "has_consequences",
     "is_action",
+    "is_cognate",
     "is_common",
     "is_phrase",
     "meanings",
@@ -180,30 +180,6 @@ def detect_language(text: str) -> Language:
     return "es" if spanish > sum(word in _ENGLISH for word in said) else "en"
 
 
-_SURE = frozenset(
-    "buy pay checkout purchase delete remove cancel transfer confirm unsubscribe withdraw donate erase "
-    "comprar compra pagar paga borrar borra eliminar elimina cancelar cancela transferir transfiere confirmar "
-    "confirma "
-    "donar dona".split()
-)
-_ALSO_PLACES = frozenset(
-    "order subscribe register signup reserve publish post apply vote "
-    "pedir pide reservar reserva suscribir suscribirse registrarse publicar votar".split()
-)
-"""On a button they say what it does; a link of that name may lead to a place."""
-_ALSO_SEARCHES = frozenset("send submit book enviar envia".split())
-"""Buttons of forms that only ask something bear these names too."""
-
-
-def has_consequences(text: str, *, link: bool = False, asks: bool = False) -> bool:
-    """Whether the words of a button say so; of a ``link``, or of the button of a form that ``asks`` (GET), fewer "
-    "do."""
-    plain = unicodedata.normalize("NFKD", text).encode("ascii", "ignore").decode().lower()
-    said = frozenset(re.findall(r"[a-z]+", plain))
-    words = _SURE | (frozenset() if link else _ALSO_PLACES) | (frozenset() if link or asks else _ALSO_SEARCHES)
-    return bool(said & words)
-
-
 # The meanings of words for tools: a word may have several, and is met in any of its forms.
 
 BROAD = frozenset(
@@ -253,6 +229,37 @@ def same_stem(word: str, other: str) -> bool:
         form for form in _base_forms(other) if len(form) > 3
     }
     return any(word.startswith(form[:-1]) and other.startswith(form[:-1]) for form in common)
+
+
+_LATIN = re.compile(
+    r"(?:aciones|acion|ciones|cion|siones|sion|ations?|tions?|sions?|idades|idad|ities|ity|mente|ables?|ibles?|icos?"
+    r"|icas?|ics?|ical|ales?|als?|antes?|entes?|ants?|ents?|arios?|arias?|aries|ary|ivos?|ivas?|ives?|adores?|ador"
+    r"|ators?|ores?|ors?|ates?|izar|ize|ise|ados?|adas?|ar|er|ir|an|en|as|es|os|a|e|o|s|y)"
+)
+"""Endings that English and Spanish words of one Latin root differ by."""
+_ONE_SOUND = (("ph", "f"), ("qu", "c"), ("th", "t"), ("y", "i"), ("k", "c"))
+_DOUBLED = re.compile(r"([a-z])\1")
+
+
+@lru_cache(maxsize=20_000)
+def is_cognate(word: str, other: str) -> bool:
+    """Whether two words, folded, one in each language, are of one root: "transcripcion" and "transcript"."""
+    if min(len(word), len(other)) < 5 or word[0] != other[0]:
+        return False
+    one, two = _latin_root(word), _latin_root(other)
+    shorter, longer = sorted((one, two), key=len)
+    return one == two or (len(shorter) >= 7 and longer.startswith(shorter))
+
+
+@lru_cache(maxsize=20_000)
+def _latin_root(word: str) -> str:
+    for written, sound in _ONE_SOUND:
+        word = word.replace(written, sound)
+    word = _DOUBLED.sub(r"\1", word)
+    for _ in range(2):
+        cuts = (cut for cut in range(5, len(word)) if _LATIN.fullmatch(word, cut))
+        word = word[: next(cuts, len(word))]
+    return word
 
 
 @lru_cache(maxsize=4096)

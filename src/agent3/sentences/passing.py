@@ -8,7 +8,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 
 from agent3.sentences.announcements import DETERMINERS, TAIL, TELLING, Scene, row_at, row_length, rows
-from agent3.sentences.lexicon import BROAD, EMPTY, is_action, same_stem
+from agent3.sentences.lexicon import BROAD, EMPTY, is_action, is_cognate, is_common, same_stem
 
 __all__ = ["FILLER", "NEW", "Pass", "pass_over"]
 
@@ -42,7 +42,8 @@ _RETRIEVING = frozenset(
     "busca buscar encuentra consulta cual cuales que quien como cuanto cuantos cuanta cuantas esta estan hay abre lee "
     "leer pone pon traeme trae go say when where cuando donde any busco buscame vale son es era fue current currently "
     "latest va dice dicen says whether voy ir llego llegar llega come has have tiene tienen tengo contiene hara haran "
-    "will be like going hacer hace".split()
+    "will be like going hacer hace use uses usa usan utiliza looks happening there pasa sale salen aparece aparecen "
+    "exist exists existe existen stand stands traer sacame saca bring pull mean means".split()
 )
 _LIGHT_VERBS = frozenset(
     "do make take run give perform have haz hacer hazme dar da realiza realizar ejecuta saca sacar sacame pon poner "
@@ -60,6 +61,34 @@ _PHRASAL: tuple[tuple[tuple[str, ...], frozenset[str]], ...] = tuple(
         ("set up", "create schedule"),
         ("put together", "create"),
         ("sign up", "register subscribe"),
+        *(
+            (row, "complete finish")
+            for row in (
+                "mark as done",
+                "mark as complete",
+                "mark as completed",
+                "tick off",
+                "check off",
+                "marca como hecha",
+                "marca como hecho",
+                "marca como completada",
+                "marca como completado",
+                "marcar como hecha",
+                "da por hecha",
+                "da por terminada",
+            )
+        ),
+        ("let", "notify send post tell"),
+        ("take a", "create capture"),
+        ("look up", "search lookup find get read"),
+        ("find out", "search lookup find get read"),
+        ("take down", "delete remove unpublish"),
+        ("bring back", "restore"),
+        ("turn down", "lower reject set"),
+        ("call off", "cancel"),
+        ("back up", "backup"),
+        ("echa un vistazo a", "read get list show view"),
+        ("take a look at", "read get list show view"),
     )
 )
 """Verbs of several words, and what they mean."""
@@ -83,6 +112,40 @@ _COURTESIES = TAIL | rows(
 )
 
 
+_ANYTHING = rows(
+    "all|every|todos|todas|todos los|todas las|all the|all of the|todo lo que sepas|lo que sepas|todo lo que tengas"
+    "|lo que tengas|lo que haya|todo lo que haya|everything you know|all you know|anything you know|what you know"
+    "|everything you have|everything|todo|over the next|for the next|in the next|en los proximos|de los proximos"
+    "|durante los proximos|para los proximos|durante las proximas|en las proximas"
+)
+"""Where something is read: as much as there is, or that a bound follows."""
+_JOINING = frozenset("but pero".split())
+_LOOSE = frozenset("short brief quick recent recently breve corto corta rapido reciente recientes today hoy".split())
+"""How somebody wants to be shown something: they say no more than that."""
+_BOUNDS = rows("at most|only the first|only the last|no more than|como maximo|como mucho|maximo|solo los primeros")
+_HEADED = _COSTLY - {"que", "that", "as"} | frozenset("is are was were es son era eran".split())
+
+
+def _names_capability(scene: Scene, index: int) -> bool:
+    """Whether what the capability is about comes next: "as a contact"."""
+    at = scene.past_articles[min(index, len(scene.tokens))]
+    return at < len(scene.tokens) and bool((scene.tokens[at].means - BROAD) & scene.form.named)
+
+
+def _is_sought(scene: Scene, index: int) -> bool:
+    """Whether an unknown noun is what is to be shown: "dame el boletaje de X". A known one would have to fit."""
+    tokens, token = scene.tokens, scene.tokens[index]
+    if index == 0 or len(token.plain) < 4 or not token.value.islower() or is_common(token.plain):
+        return False
+    before = tokens[index - 1].plain
+    if before not in DETERMINERS and before not in _RETRIEVING:
+        return False
+    if any(tokens[at].shape != "word" or scene.stops[at] for at in range(max(0, index - 3), index)):
+        return False
+    after = tokens[index + 1] if index + 1 < len(tokens) else None
+    return after is None or after.plain in _HEADED or after.shape == "mark"
+
+
 def pass_over(scene: Scene, index: int) -> Pass | None:
     """How a token may be passed over; None if it needs a place."""
     tokens, form = scene.tokens, scene.form
@@ -101,6 +164,10 @@ def pass_over(scene: Scene, index: int) -> Pass | None:
         and (token.value[:1].islower() or index == 0 or token.plain in FILLER)
     ):
         return Pass(here, 0.1, "preamble")
+    if form.reading and (length := row_length(tokens, index, _ANYTHING)):
+        return Pass(index + length, 0.1, "courtesy", anchors=True)
+    if form.reading and token.plain in _JOINING and row_length(tokens, here, _BOUNDS):
+        return Pass(here, 0.2, "courtesy")  # "… but at most 20"
     if token.plain in _BEFORE_DATE and here < len(tokens) and any(atom.kind == "date" for atom in scene.atoms[here]):
         return Pass(here, 0.0, "courtesy")
     for row, meant in _PHRASAL:
@@ -125,14 +192,20 @@ def pass_over(scene: Scene, index: int) -> Pass | None:
         return Pass(here, 0.0, "courtesy", anchors=True)
     if token.plain in TELLING:
         return Pass(here, 0.1, "capability") if means & form.told else None
-    if token.plain in _COSTLY:
+    if token.plain in _COSTLY or (token.plain == "como" and _names_capability(scene, here)):
         return Pass(here, 0.15, "courtesy")
+    if form.reading and token.plain in _LOOSE:
+        return Pass(here, 0.2, "courtesy")
     if token.plain in FILLER:
         return Pass(here, 0.0, "courtesy")
-    told = means & form.told or any(same_stem(token.plain, word) for word in form.told_words)
+    told = means & form.told or any(
+        same_stem(token.plain, word) or is_cognate(token.plain, word) for word in form.told_words
+    )
     if told and not (not form.reading and token.plain in _RETRIEVING):
         proper = index > 0 and token.value[:1].isupper() and tokens[index - 1].shape != "mark"
         return Pass(here, 0.5 if proper else 0.1, "capability", anchors=not form.undoes)
+    if form.reading and _is_sought(scene, index):
+        return Pass(here, 0.6, "capability")
     if token.plain in NEW or (form.reading and token.plain in _LIGHT):
         return Pass(here, 0.2, "courtesy")
     return None

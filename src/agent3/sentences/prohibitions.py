@@ -97,7 +97,7 @@ _HYPOTHETICAL = re.compile(
 _REPORT = re.compile(
     r"^\W*(?:i|we|you|he|she|they|it|someone|somebody|who|my \w+|the \w+)(?:'ve|'s|'d)? (?:already |just |never "
     r"|have |has |had |was |were |did )*"
-    r"(?:\w{2,}ed|sent|wrote|made|put|ran|built|bought|paid|told|asked|said|did|was|were|have|has|had|already|just)\b"
+    r"(?:(?!need\b|speed\b)\w{2,}ed|sent|wrote|made|put|ran|built|bought|paid|told|asked|said|did|was|were|have|has|had|already|just)\b"
     r"|^\W*(?:did|have|has|had|was|were|does) (?:i|you|we|he|she|they|it|the|my|anyone|someone|somebody|\w+)\b"
     r"|^\W*(?:why|who|whose|how (?:do|can|could|would|should|did|does) (?:i|you|we|one|it)|when (?:did|was|were|do"
     r"|does|is|will)|where (?:did|was|do|is))\b"
@@ -161,6 +161,8 @@ _TAKES_BACK = re.compile(
     _POLITE + _WISHING + r"(?:cancel|undo|revert|abort|stop|cancel[ae]\w*|cancelar|anul[ae]\w*|anular|deshaz\w*)\b"
 )
 _OPENS_FORBIDDING = re.compile(_POLITE + r"(?:do not|don'?t|never|no \w{2,}[ae]s\b|nunca|jamas|ni se te ocurra)\b")
+_FORBIDDING_WORD = re.compile(r"\b(?:don?t?|never|no|nunca|jamas|ni)\b")
+"""One of them is in whatever ``_OPENS_FORBIDDING`` finds."""
 _COURTESY = re.compile(r"\W*(?:please|thanks|thank you|hey|hi|hello|ok|okay|por favor|gracias|oye|hola)\W*")
 _CLAUSE = re.compile(r"[,;.:!?]+|\s[-\u2013\u2014]\s|\b(?:but|pero|and|then|y|luego)\b")
 _BARE_REFUSAL = re.compile(
@@ -205,9 +207,9 @@ def find_prohibition(text: str, *, reading: bool = False) -> Why | None:
 
 def is_withdrawal(text: str) -> bool:
     """Whether a text, such as an answer, says nothing but that the matter is to be dropped. What is quoted does not."""
-    if len(text) > _LONGEST_WITHDRAWAL or _QUOTED.search(text):
+    if len(text) > _LONGEST_WITHDRAWAL or not _WITHDRAWAL.fullmatch(fold_letters(text.replace("\u2019", "'"))):
         return False
-    return _WITHDRAWAL.fullmatch(fold_letters(text.replace("\u2019", "'"))) is not None
+    return _QUOTED.search(text) is None
 
 
 def forbids_all(text: str) -> bool:
@@ -225,8 +227,9 @@ def forbids_all(text: str) -> bool:
 
 def only_forbids(text: str) -> bool:
     """Whether a text is a prohibition and nothing else: "don't …", without another clause."""
-    prepared = _prepare(text)
-    clauses = [clause for clause in _CLAUSE.split(prepared) if clause.strip() and not _COURTESY.fullmatch(clause)]
+    if not _FORBIDDING_WORD.search(fold_letters(text)):
+        return False  # as most texts, which need no closer look
+    clauses = [clause for clause in _CLAUSE.split(_prepare(text)) if clause.strip() and not _COURTESY.fullmatch(clause)]
     return len(clauses) == 1 and bool(_OPENS_FORBIDDING.search(clauses[0]))
 
 

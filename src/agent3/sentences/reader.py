@@ -294,6 +294,8 @@ class _Search:
         said = self._tokens[fill.first : fill.last][:20]
         own = self._form.verbs if self._form.undoes else self._form.named
         anchored = state.anchored or any(token.shape == "word" and token.means & own for token in said)
+        if fill.first == self._scene.verb and self._is_choice(fill) and not self._form.undoes:
+            anchored = anchored or self._form.slots[fill.values[0][0]].required  # "apaga light.salon"
         used = (*state.used, (fill.first, fill.last, names))
         return replace(state, position=fill.last, fills=(*state.fills, fill), used=used, anchored=anchored)
 

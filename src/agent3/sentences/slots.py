@@ -9,16 +9,17 @@ import re
 from collections import Counter
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
+from itertools import pairwise
 from typing import Any, Literal
 
 from agent3.model import Capability
 from agent3.sentences.lexicon import BROAD, EMPTY, fold, is_action, meanings, ways_to_say
 from agent3.sentences.synonyms import UNITS
 
-__all__ = ["Form", "Kind", "Role", "Slot", "form_of", "kind_of", "split_name"]
+__all__ = ["ARITHMETIC", "Form", "Kind", "Role", "Slot", "form_of", "kind_of", "split_name"]
 
 Kind = Literal["enum", "boolean", "integer", "number", "date", "datetime", "time", "email", "url", "path", "domain",
-               "currency", "language", "zone", "phone", "duration", "id", "code", "place", "name", "text",
+               "currency", "language", "zone", "phone", "duration", "when", "id", "code", "place", "name", "text",
                "other"]  # fmt: skip
 Role = Literal["from", "to", "by", "in", "most", "least", "first", "page", "content", "query", "title", "place", ""]
 
@@ -86,6 +87,8 @@ class Slot:
     """Meanings of the telling words of its name."""
     unit: tuple[str, float] | None = None
     """What a number of it counts: the base unit of its dimension, and how many of them one is."""
+    shown: tuple[tuple[str, str], ...] = ()
+    """Single words that its description gives as examples, with each as it is written there."""
 
     @property
     def described(self) -> str:
@@ -106,6 +109,8 @@ class Form:
     told: frozenset[str] = field(default=frozenset())
     """Meanings of the words of its description, its tags and its agent."""
     told_words: tuple[str, ...] = ()
+    brands: frozenset[str] = frozenset()
+    """Names in its description, such as that of the service it speaks to."""
     reading: bool = False
     """It looks something up and changes nothing, by its hints or by its name."""
     unreadable: tuple[str, ...] = ()
@@ -130,6 +135,7 @@ _WRITING = frozenset(
 )
 
 
+_SEEKING = frozenset("search find look get list show view check".split())
 _UNDOING = frozenset(
     "delete deletes remove removes cancel cancels stop stops close closes kill drop clear reset archive reject block "
     "ban revoke disable deactivate unsubscribe uninstall terminate refund shutdown purge wipe erase void end "
@@ -164,10 +170,16 @@ def _make_form(capability: Capability, agent: str) -> Form:
         slots = [replace(slot, kind="path") if slot.role == "to" and not slot.described else slot for slot in slots]
     if not any("head" in slot.words for slot in slots):  # the base of a pull request is where it goes
         slots = [replace(slot, role="from") if "base" in slot.words and not slot.role else slot for slot in slots]
+    elif any("base" in slot.words for slot in slots):
+        ends: dict[str, Role] = {"head": "from", "base": "to"}
+        slots = [replace(slot, role=ends.get(slot.words[-1], slot.role)) if slot.words else slot for slot in slots]
     verbs = [word for word in name_words if word in _READING | _WRITING]
     named_verbs = [word for word in name_words[:3] if is_action(word)]
     for slot in slots:  # "Text to translate", "Value to store"
         named_verbs += [verb for verb in re.findall(r"\bto ([a-z]+)", slot.described[:100].lower()) if is_action(verb)]
+        # "the task to search for and complete" completes it
+        named_verbs = [verb for verb in named_verbs if verb in name_words or verb not in _SEEKING]
+    name_words += _initials(name_words)
     name_words += told_words[:1]  # "Tell a tale …": its own verb, as much as one in its name
     if not verbs:
         opening = re.findall(r"[a-z]+", capability.description[:40].lower())[:1]
@@ -182,15 +194,21 @@ def _make_form(capability: Capability, agent: str) -> Form:
         bool(_UNDOING.intersection([*name_words[:3], *told_words[:1]])),
         frozenset(meaning for word in told_words if word not in EMPTY for meaning in meanings(word)),
         tuple(dict.fromkeys(word for word in [*name_words, *told_words] if word not in EMPTY and len(word) > 3))[:40],
+        frozenset(fold(name) for name in re.findall(r"(?<=[a-z,] )[A-Z][A-Za-z]+", capability.description[:600])),
         reading,
         tuple(unreadable),
         _index_names(slots),
     )
 
 
+def _initials(words: Sequence[str]) -> list[str]:
+    """How people shorten what a capability is about: "MR" for a merge request."""
+    return [f"{first[0]}{second[0]}" for first, second in pairwise(words[1:]) if first and second]
+
+
 def _family(slot: Slot) -> str:
     """Kinds that can take the same words as a value."""
-    families = {"integer": "number", "date": "time", "datetime": "time", "duration": "measure"}
+    families = {"integer": "number", "date": "time", "datetime": "time", "when": "time", "duration": "measure"}
     return families.get(
         slot.kind, slot.kind if slot.kind in ("number", "time", "enum", "boolean", "email", "id") else "words"
     )
@@ -232,7 +250,7 @@ def _head_nouns(described: str) -> Iterator[str]:
     if len(said) <= 3:
         yield from (word for word in said if word not in _WEAK_WORDS | EMPTY | _PLAIN_HEADS and len(word) > 2)
     if of := re.match(
-        r"(?:the )?(?:name|id|identifier|number|key|unique id) (?:of|for) (?:the |a |an )?([a-z]+)", described
+        r"(?:the )?(?:name|id|identifier|number|key|unique id|timestamp) (?:of|for) (?:the |a |an )?([a-z]+)", described
     ):
         yield of[1]
 
@@ -290,6 +308,8 @@ def _simplify(root: Mapping[str, Any], given: Any) -> Mapping[str, Any]:
             several = part.get(key)
             if isinstance(several, list):
                 real = [one for one in several if isinstance(one, Mapping) and one.get("type") != "null"]
+                if any(one.get("type") in ("integer", "number") for one in real):  # or a word such as "all"
+                    real = [one for one in real if "const" not in one and "enum" not in one]
                 if len(real) == 1:
                     part = {**{k: v for k, v in part.items() if k != key}, **real[0]}
     if isinstance(kinds := part.get("type"), list):
@@ -334,7 +354,25 @@ def _slot(
         bool(words) and words[0] in ("no", "exclude", "skip", "disable", "without", "omit"),
         frozenset(meaning for word in words if word not in _WEAK_WORDS for meaning in meanings(word)) - BROAD,
         _unit(words, described) if kind in ("integer", "number") else None,
+        tuple(_examples(definition)) if kind == "name" else (),
     )
+
+
+_SUCH_AS = re.compile(
+    r"(?:e\.?g\.?,?|such as|for example,?|like|ejemplo:?|one of:?|:)\s*([^.;)]{3,160})", re.IGNORECASE
+)
+
+
+def _examples(definition: Mapping[str, Any]) -> Iterator[tuple[str, str]]:
+    """What a parameter may be called by: "(e.g. 'Task', 'Bug')", or the examples of its schema."""
+    given = definition.get("examples")
+    texts = [one for one in given[:20] if isinstance(one, str)] if isinstance(given, list) else []
+    found = _SUCH_AS.search(str(definition.get("description") or "")[:400])
+    listed = re.split(r",\s*(?:or |and )?|\s+or\s+|\s+and\s+|/", found[1]) if found else []
+    texts += [part.strip(" '\"`(") for part in listed] if len(listed) > 2 else []
+    for text in texts[:20]:
+        if re.fullmatch(r"[A-Za-z][A-Za-z_-]{2,30}", text) and text.lower() not in ("etc", "optional"):
+            yield fold(text), text
 
 
 _LIST = re.compile(
@@ -367,9 +405,16 @@ def _unit(words: tuple[str, ...], described: str) -> tuple[str, float] | None:
 _DURATION_EXAMPLE = re.compile(r"['\"`(]\d+ ?[hm](?: \d+ ?m)?['\"`)]")
 """A text such as '1h 30m', shown in a description."""
 _CODE_WORDS = frozenset("sql script expression regex selector css xpath jq formula javascript command cmd cron".split())
+ARITHMETIC = re.compile(r"\b(?:arithmetic|math(?:s|ematical)?) (?:expression|formula|calculation)\b")
+"""How a description says that a text is to be arithmetic."""
 _ID_WORDS = frozenset(
-    "id ids uuid sha hash key token number ref slug isbn sku code identifier issn doi version".split()
+    "id ids uuid sha hash key token number ref slug isbn sku code identifier issn doi version timestamp ts".split()
 )
+
+
+_WHEN = re.compile(r"natural language|['\"`](?:tomorrow|yesterday|next (?:week|monday)|\d+ (?:days?|weeks?) ago)['\"`]")
+"""A description of a date that is given in words."""
+_MOMENTS = frozenset("due date time when since until before after start end deadline schedule timestamp day".split())
 
 
 def kind_of(name: str, definition: Mapping[str, Any]) -> Kind:
@@ -393,6 +438,8 @@ def _kind(words: tuple[str, ...], described: str, item: Mapping[str, Any]) -> Ki
     if form in formats:
         return formats[form]
     natural = "natural language" in described or "human" in described
+    if _WHEN.search(described) and said & _MOMENTS:
+        return "when"
     if said & {"email", "mail", "correo", "emails", "cc", "bcc"} and not said & {
         "subject",
         "body",
@@ -401,7 +448,9 @@ def _kind(words: tuple[str, ...], described: str, item: Mapping[str, Any]) -> Ki
         "id",
     }:
         return "email"
-    if re.search(r"\be-?mail address", described[:80]) and not re.search(r"\bor\b", described[:80]):
+    if re.search(
+        r"\be-?mail address|^(?:list of |array of )?e-?mails? (?:of|for|to)\b", described[:80]
+    ) and not re.search(r"\bor\b", described[:80]):
         return "email"
     if said & {"phone", "mobile", "telephone", "msisdn", "telefono"} or re.search(
         r"phone number|\be\.?164\b|whatsapp number|number in international", described[:80]
@@ -422,6 +471,7 @@ def _kind(words: tuple[str, ...], described: str, item: Mapping[str, Any]) -> Ki
         or said & _CODE_WORDS
         or (words == ("code",) and re.search(r"execut|run|script|python|source|snippet|program|evaluat", described))
         or re.search(r"\bsql\b|\bselector\b|regular expression|\bregex\b|javascript|cron expression", described)
+        or ARITHMETIC.search(described)
     ):
         return "code"
     if said & {"domain", "hostname", "host", "fqdn"}:
@@ -450,7 +500,9 @@ def _kind(words: tuple[str, ...], described: str, item: Mapping[str, Any]) -> Ki
         return "id"
     if said & {"source", "src"} and not described:
         return "path"
-    if said & _PLACE:
+    if said & _PLACE or re.match(
+        r"(?:the )?(?:\w+ ){0,2}(?:address|city|airport|location)(?: name)?(?:$|[,.(]| of\b)", described
+    ):
         return "place"
     if said & (_CONTENT | _QUERY) or words[-1:] in (
         ("title",),
@@ -460,7 +512,9 @@ def _kind(words: tuple[str, ...], described: str, item: Mapping[str, Any]) -> Ki
         ("caption",),
     ):
         return "text"
-    if re.match(r"(?:the )?(?:optional )?(?:text|message|note|reason|comment|content)\b", described):
+    if re.match(
+        r"(?:the )?(?:optional )?(?:(?:name|title)/)?(?:text|message|note|reason|comment|content)\b", described
+    ):
         return "text"
     return "name"
 
@@ -492,12 +546,17 @@ def _role(words: tuple[str, ...], kind: Kind, described: str) -> Role:
     if kind == "text":
         if said & _QUERY:
             return "query"
-        return "title" if said & _TITLE and not said & _CONTENT else "content"
+        titled = said & _TITLE and not said & _CONTENT
+        return (
+            "title"
+            if titled or re.match(r"(?:the )?(?:name|title|content)/(?:content|title|name)\b", described)
+            else "content"
+        )
     if kind == "place":
         return "place"
     if kind == "name" and (said & _CONTAINERS or described.startswith("where")):
         return "in"
-    return "title" if words in (("name",), ("title",)) else ""
+    return "title" if words in (("name",), ("title",), ("label",)) else ""
 
 
 _WEAK_WORDS = frozenset("id ids name the a of in to is for by value string text input list new".split())

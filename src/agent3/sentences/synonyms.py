@@ -1371,6 +1371,30 @@ revert revertir deshacer
 reboot reiniciar
 enable activar habilitar
 disable desactivar deshabilitar
+schedule convocar convoca organizar organiza arrange set_up concertar fijar
+meeting call videollamada videoconferencia llamada
+issue error errors errores fallo fallos crash exception
+price worth cost costs cuesta cuestan vale valor cotizacion trading cotiza cotizando
+weather umbrella paraguas cold hot warm abrigo lluvioso nublado cloudy soleado
+firstname first_name nombre nombre_de_pila given_name
+lastname last_name surname apellido apellidos family_name
+download bajar bajate descargar get
+once un_solo_uso single_use one_time una_sola_vez
+repeating recurrente varias_veces recurring
+complete mark tick marcar marca
+timer wake temporizador cronometro alarm
+inventory existencias stock
+create armar montar arma monta prepara preparar
+send mandale enviale escribele dile pasale hazle
+search averigua averiguar rastrea googlea
+delete cargate elimina tira tirar deshacer
+navigate go visit browse open ir ve vaya vete navegar acceder
+fill type enter input write rellenar escribir teclear introducir
+playback music musica song track audio reproduccion
+log history historial registro
+message conversation said dicho conversacion
+hallway pasillo corridor
+dining_room comedor
 raise increase subir aumentar incrementar
 lower decrease reduce bajar reducir disminuir
 """

@@ -10,13 +10,13 @@ import re
 from collections.abc import Iterator
 
 from agent3.sentences.announcements import CALLED, DETERMINERS, LEAD, SAYING, TELLING, Scene, row_length
-from agent3.sentences.lexicon import EMPTY, fold, is_action, is_common
+from agent3.sentences.lexicon import BROAD, EMPTY, fold, is_action, is_common, meanings
 from agent3.sentences.passing import FILLER, NEW
 from agent3.sentences.slots import Slot
 from agent3.sentences.tokens import Token
 from agent3.sentences.values import Cue, Value, Words
 
-__all__ = ["is_name", "is_taken", "texts_at"]
+__all__ = ["is_form", "is_name", "is_taken", "texts_at"]
 
 _MOST_BORDERS = 8
 _LONGEST_NAME, _LONGEST_PLACE = 4, 6
@@ -91,8 +91,10 @@ def is_taken(scene: Scene, begin: int, number: int, cue: Cue) -> bool:
         return True
     if token.shape == "word" and token.plain in scene.form.told_words and cue not in ("named", "called"):
         return True
-    if begin and scene.tokens[begin - 1].shape == "mark" and token.value.islower() and is_action(token.plain):
-        return True
+    before = scene.tokens[begin - 1] if begin else None
+    labelled = before is not None and before.plain in ":=" and cue == "named"
+    if before is not None and before.shape == "mark" and token.value.islower() and is_action(token.plain):
+        return not labelled  # "…, delete it"
     if token.shape != "word" or (token.value[:1].isupper() and begin):
         return bool(token.shape == "word" and any(atom.kind in ("date", "time") for atom in scene.atoms[begin]))
     known = scene.form.named | scene.form.told
@@ -126,6 +128,9 @@ def _ids(scene: Scene, begin: int, slot: Slot, cue: Cue) -> Iterator[Value]:
         if token.shape == "digits" and (not cue or re.fullmatch(r"\d{4}-\d\d-\d\d", token.value)):
             return
         yield Value(begin + 1, token.value, 0.0 if cue else 0.1)
+    elif token.shape == "path" and slot.words[-1] in ("key", "object", "ref") and "*" not in token.value:
+        if not any(other.kind == "path" or other.name.lower() == "owner" for other in scene.slots):
+            yield Value(begin + 1, token.value, 0.0 if cue else 0.1)
     elif token.shape == "handle":
         named = slot.about & {"name", "channel", "user", "username", "handle"}
         yield Value(begin + 1, token.value if named else token.value.lstrip("#@"), 0.1)
@@ -135,6 +140,11 @@ def _ids(scene: Scene, begin: int, slot: Slot, cue: Cue) -> Iterator[Value]:
         shown = re.search(rf"['\"`]{re.escape(token.plain)}['\"`]", fold(slot.described))
         if shown or slot.words[-1] in _WORDY_IDS:
             yield Value(begin + 1, token.value, 0.2, typed=False)
+
+
+def _is_copula(token: Token) -> bool:
+    """ "está", which only its accent tells from "this"."""
+    return token.value.lower() in ("está", "estás", "estan", "están")
 
 
 def _is_symbol(scene: Scene, token: Token) -> bool:
@@ -148,9 +158,37 @@ def _is_symbol(scene: Scene, token: Token) -> bool:
     )
 
 
+def is_form(word: str, example: str) -> bool:
+    """Whether a word is an example in the singular or plural, or a known translation of it."""
+    return word.removesuffix("s") == example.removesuffix("s") or bool(
+        len(word) > 3 and (meanings(word) & meanings(example)) - BROAD
+    )
+
+
+_INSTANCES = {
+    "room": "living_room kitchen bedroom bathroom office garage garden hallway dining_room",
+    "color": "white black red green blue yellow orange purple pink gray brown gold silver",
+    "colour": "white black red green blue yellow orange purple pink gray brown gold silver",
+}
+"""What a parameter of such a name takes, by the meanings of the words."""
+
+
+def _is_instance(slot: Slot, word: str) -> bool:
+    return any(name in slot.words and meanings(word) & frozenset(kinds.split()) for name, kinds in _INSTANCES.items())
+
+
 def _names(scene: Scene, begin: int, number: int, cue: Cue, *, item: bool) -> Iterator[Value]:
     """One word of any form, several with capital letters, or the bare object of the verb up to the next border."""
     slot, token = scene.slots[number], scene.tokens[begin]
+    for plain, written in slot.shown:
+        if token.shape == "word" and (token.plain == plain or is_form(token.plain, plain)):
+            yield Value(
+                begin + 1, written, 0.0 if cue else 0.1, typed=token.plain.removesuffix("s") == plain.removesuffix("s")
+            )
+            return
+    if token.shape == "word" and _is_instance(slot, token.plain):
+        yield Value(begin + 1, token.value, 0.0 if cue else 0.05)
+        return
     if token.shape != "word":
         pair = re.fullmatch(r"[\w.-]+/[\w.-]+", token.value)
         if token.shape == "path" and (not pair or any(other.name.lower() == "owner" for other in scene.slots)):
@@ -160,7 +198,7 @@ def _names(scene: Scene, begin: int, number: int, cue: Cue, *, item: bool) -> It
         if cue or (slot.required and token.shape != "digits"):
             yield Value(begin + 1, token.value, 0.0 if cue else 0.1, typed=token.shape != "path")
         return
-    if not cue and begin and scene.tokens[begin - 1].plain in DETERMINERS:
+    if not cue and begin and scene.tokens[begin - 1].plain in DETERMINERS and not _is_copula(scene.tokens[begin - 1]):
         return  # "an MR", "the place"
     if not cue and _is_symbol(scene, token) and not scene.stops[begin]:
         yield Value(begin + 1, token.value, 0.1)
@@ -207,13 +245,14 @@ def _places(scene: Scene, begin: int, slot: Slot, cue: Cue) -> Iterator[Value]:
         return
     proper = token.value[:1].isupper() or number
     if proper and token.plain not in scene.form.told_words and (cue or is_name(token)):
-        end = _proper_end(scene, begin, _LONGEST_PLACE)
+        numbers = bool(slot.own & {"address"} or slot.about & {"address"})
+        end = _proper_end(scene, begin, _LONGEST_PLACE, numbers=numbers)
         if end - begin == 1 and not is_name(token):
             return
         yield Value(end, _words(scene, begin, end), 0.0, typed=False)
         after = end + 1
         if end < len(tokens) - 1 and tokens[end].plain == "," and tokens[after].value[:1].isupper():
-            wider = _proper_end(scene, after, _LONGEST_PLACE)
+            wider = _proper_end(scene, after, _LONGEST_PLACE, numbers=numbers)
             if wider == len(tokens) or scene.next_stop[wider] == wider or tokens[wider].plain in LEAD:
                 yield Value(wider, _words(scene, begin, wider), 0.0, typed=False)
     elif cue in ("role", "named", "noun") and token.shape == "word" and is_name(token):
@@ -265,6 +304,8 @@ def _texts(scene: Scene, begin: int, number: int, cue: Cue) -> Iterator[Value]:
                         swallows=frozenset() if spoken else frozenset(swallowed))  # fmt: skip
         if border >= len(tokens) or border == scene.closing:
             return
+        if scene.is_label(border, number) or (border + 1 < len(tokens) and scene.is_label(border + 1, number)):
+            return  # "content: Dune, tags: reading" is a list
         crossed += bool(scene.stops[border] - {number})
         swallowed |= scene.stops[border] - {number}
         if tokens[border].shape == "mark" and not spoken and (not cue or slot.role != "content"):
@@ -280,6 +321,8 @@ def _is_object(scene: Scene, begin: int, slot: Slot) -> bool:
     if scene.follows[begin] != "verb":
         return scene.follows[begin] == "noun"
     verbs = scene.form.verbs
+    if slot.role == "title" and scene.form.reading and scene.tokens[begin].value[:1].isupper():
+        return True
     return (slot.role == "query" and (scene.form.reading or bool(verbs & _SEEKING))) or (
         slot.role == "content" and bool(verbs & SAYING) and not verbs & {"create"}
     )
@@ -347,7 +390,13 @@ def _border(scene: Scene, begin: int) -> int:
     return end
 
 
-def _proper_end(scene: Scene, begin: int, longest: int) -> int:
+def _ends_address(scene: Scene, index: int) -> bool:
+    """Whether a number is followed by nothing, a mark or a preposition: it counts nothing."""
+    after = scene.tokens[index + 1] if index + 1 < len(scene.tokens) else None
+    return after is None or after.shape == "mark" or after.plain in LEAD
+
+
+def _proper_end(scene: Scene, begin: int, longest: int, *, numbers: bool = False) -> int:
     """Where a name with capital letters ends: "Santiago de Compostela", "10 Downing Street"."""
     tokens, end = scene.tokens, begin + 1
     while end < len(tokens) and end - begin < longest:
@@ -355,6 +404,9 @@ def _proper_end(scene: Scene, begin: int, longest: int) -> int:
         if token.value[:1].isupper() and token.shape in ("word", "code") and not scene.stops[end]:
             end += 1
             continue
+        if numbers and token.shape == "digits" and token.value.isdigit() and _ends_address(scene, end):
+            end += 1  # "Gran Vía 28, Madrid"
+            break
         if token.plain not in ("de", "del", "of"):
             break
         after = end + 1 + (end + 1 < len(tokens) and tokens[end + 1].plain in ("la", "los", "las", "the", "el"))

@@ -61,6 +61,7 @@ _LEXER = re.compile(
     r"|(?P<iso>\d{4}-\d\d-\d\d(?:T\d\d:\d\d(?::\d\d)?(?:\.\d+)?(?:Z|[+-]\d\d:?\d\d)?)?(?!\w))"
     r"|(?P<clock>\d{1,2}:\d\d(?::\d\d)?(?!\d))"
     r"|(?P<windows>[A-Za-z]:\\[^\s,;]+)"
+    r"|(?P<selector>[\w#.*-]*\[[\w-]+[~|^$*]?=[^\]\s]+\][\w.#:\[\]=\"'-]*)"
     r"|(?P<assigned>[A-Za-z_]\w*(?==\S))|(?P<mark>[()\[\]{}]|[,;:!?¿¡=…—\u2013]+|\.+(?![\w/\\])|-(?=\s)|%)"
     r"|(?P<chunk>[^\s,;=\"“”«»()\[\]{}¿¡?!…%]+(?:,\d+)*(?:=[^\s,;]+(?<=/\S))?)"
 )
@@ -97,6 +98,8 @@ def _lex(text: str) -> Iterator[Token]:
             inner = match[0].strip("`") if match[0][0] == "`" else match[0][1:-1]
             # Its plain form is no word, so that a quoted "a" is never taken for an article.
             yield Token(start, end, f'"{fold(inner)}"', "quote", inner.strip() if match[0][0] == "`" else inner)
+        elif kind == "selector":
+            yield Token(start, end, plain[start:end], "code", match[0])
         elif kind in ("url", "email"):
             yield Token(start, end, plain[start:end], "url" if kind == "url" else "email", match[0])
         elif kind == "mark":

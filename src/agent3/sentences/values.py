@@ -13,7 +13,7 @@ from typing import Any, Literal
 
 from agent3.sentences.announcements import AT_MOST, DETERMINERS, Scene, row_at
 from agent3.sentences.lexicon import BROAD, EMPTY, fold, meanings, same_stem, ways_to_say
-from agent3.sentences.slots import Slot
+from agent3.sentences.slots import ARITHMETIC, Slot
 from agent3.sentences.synonyms import LANGUAGES
 from agent3.sentences.tokens import Atom, Token
 
@@ -84,6 +84,28 @@ _OPERATORS: dict[tuple[str, ...], str] = {
     ("por",): "*", ("divided", "by"): "/", ("entre",): "/", ("dividido", "entre"): "/", ("dividido", "por"): "/",
 }  # fmt: skip
 _ARITHMETIC = re.compile(r"[\d+*/().,%^-]+")
+_NUMBER = r"-?\d+(?:\.\d+)?"
+_WORDED: tuple[tuple[re.Pattern[str], str], ...] = tuple(
+    (
+        re.compile(rf"{words.replace('#', f'({_NUMBER})')}(?![^ ])(?! (?:to|into|on|in|from|of|a|al|en|de|del) )"),
+        written,
+    )
+    for words, written in (
+        (r"(?:add|sum|suma|sumar|(?:the )?sum of|(?:la )?suma de) #(?: plus| and| to| mas| y| a) #", "{0} + {1}"),
+        (r"(?:add|sum|suma|sumar|(?:the )?sum of|(?:la )?suma de) # , #(?: ,)?(?: and| y) #", "{0} + {1} + {2}"),
+        (r"(?:subtract|resta|restar) # (?:from|de|a) #", "{1} - {0}"),
+        (
+            r"(?:multiply|multiplica|multiplicar|(?:the )?product of|(?:el )?producto de) # (?:by|times|and|por|y) #",
+            "{0} * {1}",
+        ),
+        (r"(?:divide|dividir) # (?:by|entre|por) #", "{0} / {1}"),
+        (r"(?:el )?# ?(?:%|percent|per cent|por ciento) (?:of|de) #", "{1} * {0} / 100"),
+    )
+)
+"""Operations whose words stand before or around their numbers, and how they are written."""
+_LONGEST_WORDED = 12
+_EXPRESSION = frozenset("expression formula calculation equation".split())
+_OTHER_EXPRESSION = re.compile(r"\b(?:cron|regex|regular|jq|xpath|jsonpath|jmespath|boolean|logical|filter)\b")
 
 
 def values_at(scene: Scene, begin: int, slot: Slot, cue: Cue) -> Iterator[Value]:
@@ -102,10 +124,14 @@ def values_at(scene: Scene, begin: int, slot: Slot, cue: Cue) -> Iterator[Value]
             for atom in scene.atoms[begin]:
                 if atom.kind == "measure" and atom.unit == "second" and (said := _write_duration(atom.value)):
                     yield Value(atom.last, said)
+        case "when":
+            yield from _moments(scene, begin)
         case "email" | "url" | "phone":
             if token.shape == slot.kind or (token.shape == "quote" and _looks_like(slot.kind, token.value)):
                 yield Value(begin + 1, token.value)
-            elif slot.kind == "phone" and token.shape == "digits" and re.fullmatch(r"\d{7,15}", token.value):
+            elif slot.kind == "url" and token.shape == "dotted" and _DOMAIN.fullmatch(token.value):
+                yield Value(begin + 1, f"https://{token.value}", 0.1)
+            elif _takes_code(slot, token):
                 yield Value(begin + 1, token.value, 0.1)
         case "domain":
             if token.shape == "dotted" or (token.shape == "quote" and "." in token.value):
@@ -114,6 +140,13 @@ def values_at(scene: Scene, begin: int, slot: Slot, cue: Cue) -> Iterator[Value]
             yield from _paths(scene, begin, cue)
         case "code":
             yield from _code(scene, begin, slot, cue)
+
+
+def _takes_code(slot: Slot, token: Token) -> bool:
+    """Whether a token is an address of some other form: "spotify:track:4cOd", "600111222"."""
+    if slot.kind == "phone":
+        return token.shape == "digits" and re.fullmatch(r"\d{7,15}", token.value) is not None
+    return slot.kind == "url" and "uri" in slot.words and token.shape == "code" and ":" in token.value
 
 
 def _typed(scene: Scene, begin: int, slot: Slot, cue: Cue) -> Iterator[Value]:
@@ -137,6 +170,30 @@ def _typed(scene: Scene, begin: int, slot: Slot, cue: Cue) -> Iterator[Value]:
     code = slot.kind == "language" and cue and re.fullmatch(r"[a-z]{2}(?:-[A-Z]{2})?", token.value)
     if code and (token.plain not in EMPTY or (cue == "named" and token.plain in LANGUAGES)):
         yield Value(begin + 1, token.value, 0.2)
+
+
+_DOMAIN = re.compile(
+    r"(?:[\w-]+\.)+(?:com|org|net|edu|gov|io|dev|app|ai|co|info|es|mx|ar|cl|pe|uk|de|fr|it|pt|eu|us|tv|me|cat)"
+)
+_NEXT = frozenset("next this coming last proximo proxima este esta".split())
+
+
+def _moments(scene: Scene, begin: int) -> Iterator[Value]:
+    """A day, a time of day or both, as they are said: "next Monday", "tomorrow at 5pm"."""
+    after = begin + (scene.tokens[begin].plain in _NEXT and begin + 1 < len(scene.tokens))
+    for atom in [*scene.atoms[begin], *(scene.atoms[after] if after > begin else ())]:
+        if atom.kind not in ("date", "time"):
+            continue
+        yield Value(atom.last, Words(begin, atom.last))
+        after = atom.last
+        while after < len(scene.tokens) and after - atom.last < 3 and scene.tokens[after].plain in _AT:
+            after += 1
+        for clock in scene.atoms[after] if after < len(scene.tokens) else ():
+            if {atom.kind, clock.kind} == {"date", "time"}:
+                yield Value(clock.last, Words(begin, clock.last), -0.05)
+
+
+_AT = frozenset("at a las la on el".split())
 
 
 def day_for(scene: Scene, clock: Atom) -> date | None:
@@ -276,6 +333,8 @@ def _numbers(scene: Scene, begin: int, slot: Slot, cue: Cue) -> Iterator[Value]:
             if (value := _whole(atom.value / slot.unit[1], slot)) is not None:
                 yield Value(atom.last, value, 0.0 if _in_range(value, slot) else _BEYOND, cued=True)
             continue
+        if slot.unit is not None and any(other.kind == "measure" for other in scene.atoms[begin]):
+            continue  # "1 hour" is not 1 minute
         if atom.kind != "number" or (_is_key(slot) and _counts_things(scene, begin, atom.last)):
             continue
         if scene.relative and begin and tokens[begin - 1].plain not in _UP_TO:
@@ -293,7 +352,10 @@ def _numbers(scene: Scene, begin: int, slot: Slot, cue: Cue) -> Iterator[Value]:
                 cued = True  # "3 natural images"
             elif slot.unit is None and cue in ("role", "") and not cued:
                 cost += 0.3  # something else is counted
-        if following is not None and following.plain in _COUNTERS and not slot.unit and end == atom.last:
+        if "per" in slot.words and following is not None and following.plain in ("per", "por", "a", "each"):
+            if end + 1 < len(tokens) and tokens[end + 1].means & slot.own:
+                end, cued, cost = end + 2, True, 0.0  # "10 per page"
+        elif following is not None and following.plain in _COUNTERS and not slot.unit and end == atom.last:
             end += 1
         if slot.own & {"year"} and 1900 <= atom.value <= 2100:
             cued = True
@@ -397,14 +459,18 @@ def _paths(scene: Scene, begin: int, cue: Cue) -> Iterator[Value]:
 def _code(scene: Scene, begin: int, slot: Slot, cue: Cue) -> Iterator[Value]:
     tokens, token = scene.tokens, scene.tokens[begin]
     said = frozenset(slot.words)
-    if said & {"expression", "formula", "calculation", "equation"}:
+    if (said & _EXPRESSION or ARITHMETIC.search(fold(slot.described))) and not (
+        _OTHER_EXPRESSION.search(fold(slot.described))
+    ):
+        if (worded := _worded_arithmetic(scene, begin)) is not None:
+            yield worded
         end, text = _arithmetic(scene, begin)
         if any(letter.isdigit() for letter in text) and text.count("(") == text.count(")"):
             yield Value(end, text)
     if token.shape == "quote":
         yield Value(begin + 1, token.value, 0.0 if cue or slot.required else 0.5)
     elif ("*" in token.value and token.shape in ("path", "dotted", "code")) or (
-        said & {"selector", "css"} and re.fullmatch(r"[#.][\w-]+", token.value)
+        said & {"selector", "css"} and re.fullmatch(r"[#.][\w-]+|.*\[.+=.+\].*", token.value)
     ):
         yield Value(begin + 1, token.value)
     sql = said & {"sql", "query", "statement"} or re.search(r"\bsql\b", fold(slot.described))
@@ -414,6 +480,18 @@ def _code(scene: Scene, begin: int, slot: Slot, cue: Cue) -> Iterator[Value]:
         while end > begin and tokens[end - 1].plain in (",", "?", ".", "!"):
             end -= 1
         yield Value(end, scene.sentence.slice(begin, end))
+
+
+def _worded_arithmetic(scene: Scene, begin: int) -> Value | None:
+    """An operation in words that begins here: "add 2 and 3" is 2 + 3. A verb of the capability is none of them."""
+    tokens = scene.tokens[begin : begin + _LONGEST_WORDED]
+    if tokens[0].shape == "word" and tokens[0].means & scene.form.named:
+        return None
+    said = " ".join(token.plain for token in tokens)
+    for pattern, written in _WORDED:
+        if (match := pattern.match(said)) is not None:
+            return Value(begin + match[0].count(" ") + 1, written.format(*match.groups()))
+    return None
 
 
 def _arithmetic(scene: Scene, begin: int) -> tuple[int, str]:

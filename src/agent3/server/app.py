@@ -5,6 +5,8 @@ It checks hosts, origins and signatures before a door is asked, and knows nothin
 
 from __future__ import annotations
 
+import time
+from collections import Counter
 from collections.abc import AsyncIterator, Callable, Sequence
 from contextlib import AsyncExitStack, asynccontextmanager, suppress
 from functools import partial
@@ -18,31 +20,39 @@ from starlette.routing import Route
 from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
 from agent3._version import __version__
+from agent3.connections import Pool, count_descriptors
 from agent3.errors import Agent3Error, LoopDetected, MethodNotAllowed, NotFound, SecurityError
 from agent3.gateway.dead_letters import measure
 from agent3.gateway.http import error_response, json_response
 from agent3.gateway.lanes import Guest, HungUp, Lane, Reply
 from agent3.gateway.protocol import Door, Listening
 from agent3.identity import access_tokens
-from agent3.identity.doorkeeper import Doorkeeper, SignedRequests, is_loopback
+from agent3.identity.doorkeeper import Doorkeeper, KnownCallers, SignedRequests, is_loopback
 from agent3.observe.logs import get as logger
 from agent3.security import via
 from agent3.server.build import Server
+from agent3.server.caller_limits import CallerLimits
 from agent3.server.compression import PackAnswers, UnpackRequests
+from agent3.server.connection import KnownHeads
+from agent3.server.readiness import Probe
 from agent3.server.rest import Rest
 
 __all__ = ["Doors", "app"]
 
 log = logger("server")
+access_log = logger("access")
 
 _VIA = via.HEADER.lower().encode()
+SPARE = ("/healthz", "/readyz", "/metrics")
+"""Paths that are answered however many connections there are."""
+_SOON = {"Retry-After": "1"}
 _INTERNAL = "Internal error. The gateway's log has the details."
 
 
 def app(server: Server) -> Doors:
     """The doors of a gateway: those of every protocol, REST, health, metrics. Its lifespan must be run."""
     services = server.services
-    services.doorkeeper = doorkeeper = Doorkeeper(server.settings, server.metrics)
+    services.doorkeeper = doorkeeper = Doorkeeper(server.settings, server.metrics, stored=services.clients)
     doors = [door for protocol in server.protocols.values() for door in protocol.doors()]
 
     @asynccontextmanager
@@ -63,6 +73,18 @@ def app(server: Server) -> Doors:
     )
     how = server.settings.server
     unpacking = partial(UnpackRequests, limit=how.max_body, seconds=how.body_seconds)
+
+    under_way = Counter[str]()
+
+    def reading(app: ASGIApp) -> ASGIApp:
+        """What happens to a request before a door reads it: it is counted, large bodies of strangers are refused, and
+        packed ones unpacked.
+        """
+        limited = CallerLimits(
+            unpacking(app), doorkeeper, server.settings.limits, services.reads, server.metrics, under_way
+        )
+        return KnownCallers(limited, doorkeeper, tuple(path for door in doors for path in door.open_paths))
+
     inner: ASGIApp = Starlette(
         routes=[
             *Pages(server, doors).routes(),
@@ -70,7 +92,7 @@ def app(server: Server) -> Doors:
             *access_tokens.metadata_routes(server.settings, server.env),
             *Rest(services, server.registration).routes(),
         ],
-        middleware=[*([Middleware(judge)] if doorkeeper.judges else []), Middleware(unpacking)],
+        middleware=[*([Middleware(judge)] if doorkeeper.judges else []), Middleware(reading)],
         lifespan=lifespan,
         exception_handlers={404: handle_not_found, 405: handle_not_allowed, 500: handle_internal},
     )
@@ -86,7 +108,7 @@ def app(server: Server) -> Doors:
                 "X-Next-Cursor",
             ],
         )
-    return Doors(inner, doors, server, judge if doorkeeper.judges else None, unpacking)
+    return Doors(inner, doors, server, judge if doorkeeper.judges else None, reading)
 
 
 class Doors:
@@ -101,12 +123,12 @@ class Doors:
         doors: Sequence[Door],
         server: Server,
         judge: Callable[[ASGIApp], ASGIApp] | None,
-        unpacking: Callable[[ASGIApp], ASGIApp],
+        reading: Callable[[ASGIApp], ASGIApp],
     ):
         self._inner = inner
         self._doors = doors
         self._judge = judge
-        around = (lambda app: judge(unpacking(app))) if judge else unpacking
+        around = (lambda app: judge(reading(app))) if judge else reading
         self._direct = [(door, around(door.app)) for door in doors if door.app is not None]
         self._checked: dict[int, _CheckedLane] = {}
         settings = server.settings.server
@@ -115,10 +137,37 @@ class Doors:
         self._open = not is_loopback(settings.host)
         least = settings.compress_bytes
         self._packed: ASGIApp = PackAnswers(self._serve, least=least) if least else self._serve
+        self._logs_access = server.settings.logs.access
         self._gateway = server.services.policy.gateway
+        self.heads = KnownHeads[Guest]()
+        # What is known of a head holds who sent it, which may have changed.
+        server.services.clients.on_change = self.heads.clear
+        self.pool = Pool(
+            count_descriptors(settings.max_connections),
+            settings.max_connections_per_address,
+            spare=SPARE,
+            count=lambda reason: server.metrics.connections_closed.inc((reason,)),
+            identify=partial(_identify, server.services.doorkeeper),
+        )
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
-        await self._packed(scope, receive, send)
+        if not self._logs_access or scope["type"] != "http":
+            await self._packed(scope, receive, send)
+            return
+        began, status = time.monotonic(), 0
+
+        async def note(message: Message) -> None:
+            nonlocal status
+            status = message.get("status", status)
+            await send(message)
+
+        try:
+            await self._packed(scope, receive, note)
+        finally:
+            peer = (scope.get("client") or ("-",))[0]
+            # Without the query, which may hold a secret; 0 is a client that left before it was answered.
+            line = (scope["method"], scope["path"][:200], status, time.monotonic() - began, peer)
+            access_log.info("%s %s %d in %.3f s for %s", *line)
 
     async def _serve(self, scope: Scope, receive: Receive, send: Send) -> None:
         if scope["type"] != "http":
@@ -135,10 +184,11 @@ class Doors:
             if door.takes(scope):
                 direct, checks_hosts = direct_app, door.checks_hosts
                 break
-        if not checks_hosts and (refusal := self._find_refusal(scope)):
+        by_page = any(name == b"origin" for name, _ in scope["headers"])
+        if (not checks_hosts or by_page) and (refusal := self._find_refusal(scope)):
             await error_response(refusal)(scope, receive, send)
             return
-        if direct is None or any(name == b"origin" for name, _ in scope["headers"]):
+        if direct is None or by_page:
             await self._inner(scope, receive, send)
             return
         begun = False
@@ -158,7 +208,7 @@ class Doors:
     def lane(self, path: str) -> Lane | None:
         """The fast lane of this path, which may answer a POST before any app is asked."""
         # Signed requests are verified by the app: none may be answered before that.
-        if self._judge is not None:
+        if self._judge is not None or self._logs_access:
             return None
         for door in self._doors:
             if (lane := door.lane(path)) is not None:
@@ -204,6 +254,13 @@ class Doors:
         return None
 
 
+def _identify(doorkeeper: Doorkeeper, scope: Scope) -> str | None:
+    try:
+        return doorkeeper(scope).id
+    except Agent3Error:
+        return None
+
+
 class _CheckedLane:
     """A lane of a door that leaves the check of hosts and origins to the app."""
 
@@ -231,6 +288,8 @@ class Pages:
 
     def __init__(self, server: Server, doors: Sequence[Door]):
         self._server = server
+        self._database = Probe(lambda: server.database.one("SELECT 1 AS fine"), server.env)
+        self._measured = Probe(lambda: measure(server.database, server.env, server.metrics), server.env)
         self._about = [
             *(line for door in doors for line in door.about),
             ("REST", "/openapi.json"),
@@ -256,17 +315,17 @@ class Pages:
         server = self._server
         server.readiness.note_probe()
         try:
-            await server.database.one("SELECT 1 AS fine")
+            await self._database.check()
         except Agent3Error as error:
-            return json_response({"status": "not ready", "database": error.message}, 503)
+            return json_response({"status": "not ready", "database": error.message}, 503, _SOON)
         if not server.ready:
-            return json_response({"status": "not ready", "gateway": "starting or stopping"}, 503)
+            return json_response({"status": "not ready", "gateway": "starting or stopping"}, 503, _SOON)
         return json_response({"status": "ready"})
 
     async def metrics(self, request: Request) -> Response:
         server = self._server
         with suppress(Agent3Error):  # what cannot be counted now keeps its last value
-            await measure(server.database, server.env, server.metrics)
+            await self._measured.check()
         body, kind = server.metrics.render()
         return Response(body, media_type=kind)
 

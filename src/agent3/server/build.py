@@ -6,6 +6,7 @@ import os
 from collections.abc import AsyncIterator, Mapping, Sequence
 from contextlib import asynccontextmanager
 from dataclasses import dataclass
+from functools import partial
 from typing import TYPE_CHECKING, Any
 
 from agent3.calls.callbacks import Callbacks
@@ -17,10 +18,12 @@ from agent3.directory.meaning import load_encoder
 from agent3.env import REAL, Env
 from agent3.gateway import Gateway
 from agent3.gateway.departures import Departures
+from agent3.gateway.pins import PENDING
 from agent3.gateway.protocol import Protocol, Services
 from agent3.gateway.registration import Registration
 from agent3.gateway.renewal import Renewals
-from agent3.identity.gateway_id import gateway_id
+from agent3.identity.clients import StoredClients
+from agent3.identity.gateway_id import gateway_id, scope_key
 from agent3.identity.kept_secrets import KeptSecrets
 from agent3.identity.master_keys import MasterKeys
 from agent3.identity.own_keys import OwnKeys
@@ -34,6 +37,7 @@ from agent3.observe.metrics import METRICS, Metrics
 from agent3.protocols.functions import LocalAgent
 from agent3.protocols.functions.protocol import Functions
 from agent3.protocols.functions.standalone import blob_folder
+from agent3.security.caller_scope import CallerScope
 from agent3.security.outbound import Policy
 from agent3.server.protocols import load_protocols
 from agent3.server.readiness import Readiness
@@ -111,14 +115,17 @@ async def build(
     try:
         own_id = await gateway_id(database, env)
         chosen = METRICS if metrics is None else metrics
-        server = _assemble(settings, database, url, own_id, agents, env, chosen, take_over)
+        scope = CallerScope(await scope_key(database, env))
+        server = _assemble(settings, database, url, own_id, scope, agents, env, chosen, take_over)
         core = server.core
         departures = Departures(server.directory, server.protocols)
         try:
             for protocol in server.protocols.values():
                 await protocol.start()
             await core.parts.prices.refresh()
+            await server.services.clients.refresh()
             if take_over:
+                server.services.clients.follow()
                 server.gateway.on_use = server.renewals.used
                 server.gateway.renewing = frozenset(
                     name for name, protocol in server.protocols.items() if type(protocol).renews is not Protocol.renews
@@ -134,6 +141,7 @@ async def build(
         finally:
             server.ready = False
             await departures.aclose()
+            await server.services.clients.aclose()
             await server.renewals.aclose()
             await server.directory.aclose()
             await core.aclose()
@@ -162,6 +170,7 @@ def _assemble(
     database: Database,
     url: str,
     own_id: str,
+    scope: CallerScope,
     agents: Sequence[LocalAgent],
     env: Env,
     metrics: Metrics,
@@ -194,9 +203,11 @@ def _assemble(
         vault=sign_ins,
         master_keys=master_keys,
         own_keys=own_keys,
+        clients=StoredClients(database, env, news),
         news=news,
         outbox=outbox,
         files=files,
+        scope=scope,
         lasting=lasting,
         llm=llm,
         proposals=proposals,
@@ -230,6 +241,9 @@ def _assemble(
         callbacks=Callbacks(outbox, env),
         own_agents=functions.connector.agents,
         propose=proposals,
+        scope=scope,
+        audit_key=partial(own_keys.key, "audit"),
+        gateway=services.policy.gateway,
     )
     services.gateway = gateway = Gateway(core, directory, Reputation(database, env))
     core.statistics.learn = gateway.reputation.learn
@@ -241,6 +255,7 @@ def _assemble(
         env=env,
         metrics=metrics,
         duty=core.leases.take,
+        changes=settings.calls.changes,
     )
 
     async def notes(agent: Agent) -> dict[str, Any]:
@@ -248,6 +263,8 @@ def _assemble(
         found: dict[str, Any] = {} if signed is None else {"signIn": signed}
         if missing := await missing_references(agent, plain):
             found["missing"] = missing
+        if waiting := agent.meta.get(PENDING):
+            found["pending"] = {name: waiting[name] for name in ("since", "hash", "why")}
         for protocol in protocols.values():
             found |= await protocol.notes(agent)
         return found

@@ -1,7 +1,4 @@
-"""HTTP connections: uvicorn's, with limits on the head of a request, and a short way for the most common requests.
-
-Without the limits a connection that never finishes its headers is kept for ever, and two thousand of them lock everyone
-else out. How long a body may take is up to its reader.
+"""HTTP connections of a gateway: those with limits (connections.py), and a short way for the most common requests.
 
 The short way: a POST that arrived whole and that a fast lane can answer is answered without ASGI in between, which
 costs as much as all of MCP. If its head was answered before (``KnownHeads``), it is not even parsed. Whatever the lane
@@ -20,6 +17,7 @@ from starlette.types import Scope
 from uvicorn.protocols.http.httptools_impl import HttpToolsProtocol, RequestResponseCycle
 
 from agent3.calls.coroutines import Left
+from agent3.connections import BUSY, GuardedConnection, Pool
 from agent3.gateway.lanes import Guest, Lane, Reply
 from agent3.observe.logs import get as logger
 from agent3.server.compression import choose_encoding, pack
@@ -32,14 +30,11 @@ FindLane = Callable[[str], Lane | None]
 
 log = logger("server")
 
-_MAX_HEADERS = 65_536
+_MAX_BODY = 65_536
+"""Bytes of a body that are waited for here; a larger one goes to the app, which reads it piece by piece."""
 _BODY_SECONDS = 1.0
 """Seconds to wait for the rest of a body before the request goes to the app, which may wait longer."""
 _ANSWER = b"HTTP/1.1 200 OK\r\ncontent-type: application/json\r\ncontent-length: %d\r\n%b\r\n%b"
-_TOO_LARGE = (
-    b"HTTP/1.1 431 Request Header Fields Too Large\r\ncontent-type: text/plain; charset=utf-8\r\n"
-    b"content-length: 44\r\nconnection: close\r\n\r\nThe headers of a request are 64 KiB at most."
-)
 _FAILED = (
     b"HTTP/1.1 500 Internal Server Error\r\ncontent-type: text/plain; charset=utf-8\r\n"
     b"content-length: 21\r\nconnection: close\r\n\r\nInternal Server Error"
@@ -71,6 +66,11 @@ class KnownHeads(Generic[T]):
 
     def __len__(self) -> int:
         return len(self._known)
+
+    def clear(self) -> None:
+        """Forget all, because who sent them may no longer be who they were."""
+        self._known.clear()
+        self._last = None
 
     def find(self, data: bytes) -> tuple[T, int, int] | None:
         """What is known of the head at the start of the data, where the body begins, and how much of it is missing.
@@ -144,42 +144,34 @@ async def _pack(reply: Reply, accepted: bytes | None) -> tuple[Reply, str | None
 
 
 def make_connection_class(
-    seconds: float, find_lane: FindLane = lambda path: None, *, compress: int = 0
+    seconds: float,
+    find_lane: FindLane = lambda path: None,
+    *,
+    compress: int = 0,
+    pool: Pool | None = None,
+    heads: KnownHeads[Guest] | None = None,
 ) -> type[HttpToolsProtocol]:
-    """The class for ``uvicorn.Config(http=…)``. Connections wait this long for the headers of a request.
+    """The class for ``uvicorn.Config(http=…)``. Connections wait this long for the head of a request, and for its body.
 
     Answers of a lane of at least ``compress`` bytes are packed for clients that accept it; 0 packs none.
     """
     members = {
         "seconds": seconds,
         "find_lane": staticmethod(find_lane),
-        "heads": KnownHeads[Guest](),
+        "heads": KnownHeads[Guest]() if heads is None else heads,
         "compress": compress,
+        "pool": pool or Pool(),
     }
     return type("Connection", (_Connection,), members)
 
 
-class _Connection(HttpToolsProtocol):
-    """One connection.
+class _Connection(GuardedConnection):
+    """One connection."""
 
-    Its timer runs from the first byte of a request, or from the start, until an answer begins. Idle connections between
-    two requests are uvicorn's to close.
-    """
-
-    seconds: float
     find_lane: FindLane
     heads: KnownHeads[Guest]
     compress: int
 
-    _timer: asyncio.TimerHandle | None = None
-    _idle_since: float | None = None
-    _in_headers = False
-    _has_ended = False
-    _received = 0
-    _arriving = 0
-    _current: RequestResponseCycle | None = None
-    _is_between = True
-    """Whether the parser has seen the end of every request that it saw begin."""
     _raw: bytes | None = None
     """The bytes that arrived, if the request that is parsed now begins with them."""
     _direct: asyncio.Task[None] | None = None
@@ -192,19 +184,7 @@ class _Connection(HttpToolsProtocol):
     _is_last = False
     _scope_extras: MutableMapping[str, Any] | None = None
 
-    def connection_made(self, transport: Any) -> None:
-        super().connection_made(transport)
-        self._timer = self.loop.call_later(self.seconds, self._on_timeout)
-
     def connection_lost(self, exc: Exception | None) -> None:
-        self._stop_timer()
-        if self.timeout_keep_alive_task is not None:
-            self.timeout_keep_alive_task.cancel()
-            self.timeout_keep_alive_task = None
-        # Of pipelined requests uvicorn notifies the last one, which has not begun; the current one must know too.
-        if self._current is not None and not self._current.response_complete:
-            self._current.disconnected = True
-            self._current.message_event.set()
         if self._direct is not None:
             self._queued = b""
             self._disconnected = self._disconnected or asyncio.Event()
@@ -212,90 +192,47 @@ class _Connection(HttpToolsProtocol):
         super().connection_lost(exc)
 
     def data_received(self, data: bytes) -> None:
+        if self._is_evicted:
+            return
         if self._incomplete is not None:
             data, self._incomplete = self._incomplete + data, None
         if self._direct is not None:
             self._queued += data
-            if len(self._queued) > _MAX_HEADERS:
+            if len(self._queued) > _MAX_BODY:
                 self.flow.pause_reading()
         elif not self._is_between or self._is_answering() or not self._answer_directly(data):
             self._parse(data)
 
-    # Limits on the head of a request
-
     def _parse(self, data: bytes) -> None:
-        self._arriving, self._has_ended = len(data), False
         self._raw = data if self._is_between else None
-        super().data_received(data)
-        # A request that began behind another one in this read is counted from the next read on.
-        self._received = 0 if self._in_headers and self._has_ended else self._received + len(data)
-        if self._in_headers and self._received > _MAX_HEADERS:
-            self._close_with(_TOO_LARGE)
-        elif self._is_answering() or self.transport.is_closing():
-            self._stop_timer()
-        elif self._timer is None:
-            self._timer = self.loop.call_later(self.seconds, self._on_timeout)
-
-    def on_message_begin(self) -> None:
-        self._in_headers, self._received, self._is_between = True, 0, False
-        super().on_message_begin()
-
-    def on_headers_complete(self) -> None:
-        self._in_headers = False
-        # One read may bring more than the limit, but its body must not count: only then are the headers added up.
-        if self._received + self._arriving > _MAX_HEADERS and self._headers_size() > _MAX_HEADERS:
-            raise ValueError("too many headers")  # the parser stops and calls send_400_response
-        super().on_headers_complete()
-
-    def on_message_complete(self) -> None:
-        self._has_ended = self._is_between = True
-        super().on_message_complete()
-
-    def send_400_response(self, msg: str) -> None:
-        if self.headers and self._headers_size() > _MAX_HEADERS:
-            self._close_with(_TOO_LARGE)
-        else:
-            super().send_400_response(msg)
-
-    def _headers_size(self) -> int:
-        return len(self.url) + sum(len(name) + len(value) + 4 for name, value in self.headers)
-
-    def _close_with(self, answer: bytes) -> None:
-        self._stop_timer()
-        self.transport.write(answer)
-        self.transport.close()
-
-    def _is_answering(self) -> bool:
-        cycle: RequestResponseCycle | None = self.cycle
-        return cycle is not None and not cycle.response_complete
-
-    def _stop_timer(self) -> None:
-        if self._timer is not None:
-            self._timer.cancel()
-            self._timer = None
+        super()._parse(data)
 
     def _on_timeout(self) -> None:
-        self._timer = None
         if self._incomplete is not None:
+            self._timer = None
             self._parse_incomplete()
-        elif not self._is_answering() and not self.transport.is_closing():
-            log.debug("closing a connection of %s: no complete request in %g s", self.client, self.seconds)
-            self.transport.close()
+        else:
+            super()._on_timeout()
+
+    def _is_waiting(self) -> bool:
+        return self._direct is None and super()._is_waiting()
 
     # Requests that were parsed: by the lane if it takes them, else by the app
 
     def _start_asgi_task(self, cycle: RequestResponseCycle, app: Any) -> None:
         self._current = cycle
         raw, self._raw = self._raw, None
+        if not self._may_answer(cycle):
+            return
         scope = cast("Scope", cycle.scope)
         if self._scope_extras is not None:  # answered directly as far as possible: the lane has had its turn
             extras, self._scope_extras = self._scope_extras, None
             scope.update(extras)
-            super()._start_asgi_task(cycle, app)
+            self._run_app(cycle, app)
             return
         lane = self.find_lane(scope["path"]) if scope["method"] == "POST" and app is self.app else None
         if lane is None or any(name == b"content-encoding" for name, _ in scope["headers"]):
-            super()._start_asgi_task(cycle, app)
+            self._run_app(cycle, app)
             return
         self.tasks.add(self.loop.create_task(self._answer_parsed(lane, cycle, app, raw)))
 
@@ -309,7 +246,8 @@ class _Connection(HttpToolsProtocol):
 
         try:
             reply = None
-            if cycle.more_body and not cycle.waiting_for_100_continue:
+            # Nothing is kept of a stranger's body here: the app reads it, with limits of its own.
+            if cycle.more_body and not cycle.waiting_for_100_continue and self.pool.identify(scope) is not None:
                 await self._receive_body(cycle)
             if not cycle.more_body and not cycle.waiting_for_100_continue:
                 self.flow.resume_reading()  # a large body paused it, but a disconnect must be noticed
@@ -343,7 +281,7 @@ class _Connection(HttpToolsProtocol):
         """Many clients send the body right behind the headers. A slow or a large one is left to the app."""
         with suppress(TimeoutError):
             async with asyncio.timeout(min(_BODY_SECONDS, self.seconds)):
-                while cycle.more_body and not cycle.disconnected and len(cycle.body) < _MAX_HEADERS:
+                while cycle.more_body and not cycle.disconnected and len(cycle.body) < _MAX_BODY:
                     cycle.message_event.clear()
                     await cycle.message_event.wait()
 
@@ -368,16 +306,21 @@ class _Connection(HttpToolsProtocol):
         found = self.heads.find(data)
         if found is None:
             return False
-        limit = self.limit_concurrency
-        if limit is not None and (len(self.tasks) >= limit or len(self.connections) >= limit):
-            return False  # uvicorn refuses it
+        if self._is_reserved:
+            return False  # there is no room for it: the parser refuses it
         guest, start, missing = found
         self._idle_since = None
         if not missing:
+            if (overload := self.pool.overload).is_on and not overload.enter(guest.who, len(self.tasks)):
+                self.pool.count("overload")
+                self._stop_timer()
+                self.transport.write(BUSY)
+                self.on_response_complete()
+                return True
             self._stop_timer()
             self._direct = self.loop.create_task(self._run_direct(guest, data, start))
             self.tasks.add(self._direct)
-        elif len(data) + missing > _MAX_HEADERS:
+        elif len(data) + missing > _MAX_BODY:
             return False
         else:
             self._incomplete = data
@@ -454,7 +397,8 @@ class _Connection(HttpToolsProtocol):
             return
         self.server_state.total_requests += 1
         self.flow.resume_reading()
-        self._idle_since = self.loop.time()
+        self._has_served = True
+        self._idle_since = self.since = self.loop.time()
         if self.timeout_keep_alive_task is None:
             self.timeout_keep_alive_task = self.loop.call_later(self.timeout_keep_alive, self._check_idle)
 

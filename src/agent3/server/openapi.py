@@ -12,7 +12,7 @@ from agent3.calls.callbacks import EVENTS
 from agent3.calls.history import Wanted
 from agent3.calls.statistics import StatisticsWanted
 from agent3.gateway import output_schemas
-from agent3.gateway.agent_book import AGENT_SCHEMA
+from agent3.gateway.agent_book import AGENT_SCHEMA, APPROVAL_SCHEMA
 from agent3.gateway.routes import ROUTE_SCHEMA
 from agent3.gateway.tool_texts import TOOLS
 
@@ -174,6 +174,12 @@ def document() -> dict[str, Any]:
                 "delete": _operation("Remove an agent that was added", parameters=agent),
             },
             "/v1/agents/{agent_id}/card": {"get": _operation("Its raw card", parameters=agent)},
+            "/v1/agents/{agent_id}/changes": {
+                "get": _operation("How it describes itself by now, where nobody has approved that", parameters=agent)
+            },
+            "/v1/agents/{agent_id}/approve": {
+                "post": _operation("Approve how it describes itself by now", APPROVAL_SCHEMA, parameters=agent)
+            },
             "/v1/search": {"post": _operation("Find agents", body["agent3_search"])},
             "/v1/call": {
                 "post": _call("Call an agent", body["agent3_call"], [_header("Prefer", "respond-async")], streams=True)

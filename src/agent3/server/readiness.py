@@ -6,11 +6,14 @@ only after the next probe; until then it goes on answering, so that no call is r
 
 from __future__ import annotations
 
+import asyncio
 from collections import deque
+from collections.abc import Awaitable, Callable
 
 from agent3.env import REAL, Env
+from agent3.errors import Agent3Error, Unavailable
 
-__all__ = ["Readiness"]
+__all__ = ["Probe", "Readiness"]
 
 LONGEST = 15.0
 """Seconds that a stopping gateway waits at most to be noticed."""
@@ -18,6 +21,46 @@ _REGULAR = 3
 """Probes within half a minute that make a habit; a person who looks once is not waited for."""
 _MARGIN = 0.25
 """Seconds for calls that were sent just before their sender noticed."""
+
+
+_PROMPT = 0.05
+"""Seconds that a page waits for a probe; after them the last verdict is told in its place."""
+_FRESH = 5.0
+"""Seconds for which a verdict counts, and for which the very first one is waited for."""
+
+
+class Probe:
+    """Asks something of the database, one question at a time, for pages that have to answer soon in every state.
+
+    Under load a question may wait behind many others. Then the last verdict counts for a while.
+    """
+
+    def __init__(self, ask: Callable[[], Awaitable[object]], env: Env = REAL):
+        self._ask = ask
+        self._env = env
+        self._running: asyncio.Task[None] | None = None
+        self._verdict: Agent3Error | None = None
+        self._told: float | None = None
+
+    async def check(self) -> None:
+        """Return if all is well, as far as is known; the Agent3Error if not."""
+        if self._running is None:
+            self._running = asyncio.create_task(self._run(), name="probe")
+        await asyncio.wait({self._running}, timeout=_PROMPT if self._told is not None else _FRESH)
+        if self._told is None or self._env.monotonic() - self._told > _FRESH:
+            raise Unavailable(f"The database has not answered for {_FRESH:g} s.")
+        if self._verdict is not None:
+            raise self._verdict
+
+    async def _run(self) -> None:
+        verdict: Agent3Error | None = None
+        try:
+            await self._ask()
+        except Agent3Error as error:
+            verdict = error
+        finally:
+            self._running = None
+        self._verdict, self._told = verdict, self._env.monotonic()
 
 
 class Readiness:

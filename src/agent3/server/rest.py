@@ -66,6 +66,8 @@ class Rest:
             ("/v1/agents/{agent_id}", "GET", self.agent),
             ("/v1/agents/{agent_id}", "DELETE", self.remove_agent),
             ("/v1/agents/{agent_id}/card", "GET", self.card),
+            ("/v1/agents/{agent_id}/changes", "GET", self.agent_changes),
+            ("/v1/agents/{agent_id}/approve", "POST", self.approve_agent),
             ("/v1/search", "POST", self.search),
             ("/v1/call", "POST", self.call),
             ("/v1/calls", "GET", self.calls),
@@ -140,6 +142,13 @@ class Rest:
 
     async def remove_agent(self, request: Request) -> Response:
         return json_response(await self._agents.remove(self._caller(request), request.path_params["agent_id"]))
+
+    async def agent_changes(self, request: Request) -> Response:
+        return json_response(await self._agents.changes(self._caller(request), request.path_params["agent_id"]))
+
+    async def approve_agent(self, request: Request) -> Response:
+        caller, agent_id = self._caller(request), request.path_params["agent_id"]
+        return json_response(await self._agents.approve(caller, agent_id, await self._body(request)))
 
     def _count_left_out(self) -> None:
         self._gateway.core.metrics.events_dropped.inc(("slow reader",))

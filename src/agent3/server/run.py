@@ -11,6 +11,7 @@ import signal
 import socket
 import sys
 import threading
+import time
 from collections.abc import AsyncIterator, Callable, Coroutine, Iterator, Sequence
 from concurrent.futures import Future
 from contextlib import AbstractAsyncContextManager, AsyncExitStack, asynccontextmanager, contextmanager
@@ -22,10 +23,12 @@ from typing import Any, NamedTuple
 import uvicorn
 
 from agent3.client.announcement import announce, withdraw
+from agent3.connections import Pool
 from agent3.errors import SetupError
 from agent3.gateway.protocol import Listening
 from agent3.identity.doorkeeper import Doorkeeper
 from agent3.observe import logs
+from agent3.observe.loop_watch import TICK_SECONDS, LoopWatch
 from agent3.observe.metrics import METRICS
 from agent3.protocols.functions import LocalAgent
 from agent3.server.app import app
@@ -52,7 +55,7 @@ def serve_forever(
     """Serve until a signal comes, then let running calls finish. Prints the addresses, and how to try it."""
     logs.configure(settings.logs.level.upper(), settings.logs.format)
     check_ids(agents)
-    Doorkeeper(settings, METRICS)  # raises before a port is opened, if anyone could call
+    _check_clients(settings)
 
     async def serve(listener: socket.socket) -> None:
         async with _open(settings, agents, listener, beside) as opened:
@@ -70,6 +73,15 @@ def serve_forever(
         _run(serve(ready))
 
 
+def _check_clients(settings: Settings) -> None:
+    """Raise what is wrong with the clients of the settings before a port is opened.
+
+    Whether there are any is known when the database is open: ``app`` asks again, before a request is answered.
+    """
+    if settings.clients or settings.server.local_key:
+        Doorkeeper(settings, METRICS)
+
+
 class InBackground:
     """A gateway in a thread of its own for the length of a ``with`` block, whose value is its URL. Prints nothing."""
 
@@ -83,7 +95,7 @@ class InBackground:
 
     def __enter__(self) -> str:
         check_ids(self._agents)
-        Doorkeeper(self._settings, METRICS)
+        _check_clients(self._settings)
         self._thread.start()
         return self._url.result()
 
@@ -125,16 +137,20 @@ async def _open(
         server = await stack.enter_async_context(build(settings, agents))
         server.directory.begin_indexing()
         doors = app(server)
+        connections = make_connection_class(
+            settings.server.body_seconds,
+            doors.lane,
+            compress=settings.server.compress_bytes,
+            pool=doors.pool,
+            heads=doors.heads,
+        )
         config = uvicorn.Config(
             doors,
             log_config=None,
             access_log=False,
             timeout_graceful_shutdown=int(settings.server.shutdown_seconds),
-            limit_concurrency=2_000,
             server_header=False,
-            http=make_connection_class(
-                settings.server.body_seconds, doors.lane, compress=settings.server.compress_bytes
-            ),
+            http=connections,
             ws="none",
         )
         host, port = listener.getsockname()[:2]
@@ -143,7 +159,26 @@ async def _open(
         for open_port in ports:
             stack.push_async_callback(open_port.aclose)
         notes = () if beside is None else await stack.enter_async_context(beside(server, url))
-        yield _Opened(url, _Uvicorn(config, server), ports, notes)
+        http = _Uvicorn(config, server)
+        watch = asyncio.create_task(LoopWatch(server.metrics, _measure_load(http, doors.pool)).run(), name="loop watch")
+        try:
+            yield _Opened(url, http, ports, notes)
+        finally:
+            watch.cancel()
+
+
+def _measure_load(http: uvicorn.Server, pool: Pool) -> Callable[[float], None]:
+    """Tells the pool at each tick of the watch how late the loop is, and how much it answers per tick."""
+    seen, ticked = http.server_state.total_requests, time.monotonic()
+
+    def tick(late: float) -> None:
+        nonlocal seen, ticked
+        total, now = http.server_state.total_requests, time.monotonic()
+        answered = (total - seen) * TICK_SECONDS / max(now - ticked, TICK_SECONDS)
+        seen, ticked = total, now
+        pool.overload.tick(late, answered)
+
+    return tick
 
 
 def serve_stdio(settings: Settings, agents: Sequence[LocalAgent] = ()) -> None:

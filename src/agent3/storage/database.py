@@ -96,11 +96,17 @@ class Database(Protocol):
     async def many(self, sql: str, rows: Sequence[Sequence[object]]) -> None:
         """Run one statement for each row, all or none, in one durable transaction: the fast path for appending."""
 
-    async def append(self, table: str, columns: Sequence[str], rows: Sequence[Sequence[object]]) -> None:
-        """Insert rows of strings, numbers and None, all or none, skipping those that exist already.
+    async def append(self, table: str, columns: Sequence[str], rows: Sequence[Sequence[object]]) -> int:
+        """Insert rows of strings, numbers and None, all or none, skipping those that exist already; how many are new.
 
         For thousands of rows beside busy callers; for one row ``many`` costs less. A value of another type raises
         ``RequestError``.
+        """
+
+    async def shrink(self) -> int:
+        """Give a small piece of what is free within the database back to the disk; its bytes, 0 when all is well.
+
+        PostgreSQL does that by itself. A SQLite file that an earlier release made keeps its size, and uses it again.
         """
 
     async def check(self, *, thorough: bool = False) -> dict[str, object]:

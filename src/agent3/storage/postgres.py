@@ -366,19 +366,29 @@ class _LoopClient:
             self._batchers[sql] = _Batcher(self._append, sql)
         await self._batchers[sql].add(rows)
 
+    async def append(self, sql: str, rows: _Rows) -> int:
+        """Run one statement with RETURNING for each row, all or none; how many rows they returned."""
+        return await self._run_many(lambda connection: connection.fetchmany(number_placeholders(sql), rows))
+
     async def _append(self, sql: str, rows: _Rows) -> None:
-        async def attempt() -> None:
+        await self._run_many(lambda connection: connection.executemany(number_placeholders(sql), rows))
+
+    async def _run_many(self, run: Callable[[Any], Awaitable[Any]]) -> int:
+        """Run something in one implicit transaction; how many rows it returned."""
+
+        async def attempt() -> int:
             async with self._writers.lend() as connection:
                 try:
                     await failpoints.reach("postgres.commit")
-                    await connection.executemany(number_placeholders(sql), rows)  # one implicit transaction
+                    rows = await run(connection)
                     await failpoints.reach("postgres.committed")
+                    return len(rows or ())
                 except asyncpg.PostgresError as error:
                     if error.sqlstate in _COLLISIONS:
                         raise _TryAgain from error
                     raise
 
-        await self._retry(attempt)
+        return await self._retry(attempt)
 
     async def notify(self, channel: str, text: str) -> None:
         with _translate_errors():
@@ -495,9 +505,14 @@ class PostgresDatabase:
     async def many(self, sql: str, rows: _Rows) -> None:
         await (await self._client()).many(sql, rows)
 
-    async def append(self, table: str, columns: Sequence[str], rows: _Rows) -> None:
-        marks = ", ".join("?" * len(columns))
-        await self.many(f"INSERT INTO {table} ({', '.join(columns)}) VALUES ({marks}) ON CONFLICT DO NOTHING", rows)
+    async def append(self, table: str, columns: Sequence[str], rows: _Rows) -> int:
+        if not rows:
+            return 0
+        sql = f"INSERT INTO {table} ({', '.join(columns)}) VALUES ({', '.join('?' * len(columns))})"
+        return await (await self._client()).append(f"{sql} ON CONFLICT DO NOTHING RETURNING 1", rows)
+
+    async def shrink(self) -> int:
+        return 0
 
     async def check(self, *, thorough: bool = False) -> dict[str, object]:
         report: dict[str, object] = {"ok": False, "dialect": self.dialect, "url": self.url}

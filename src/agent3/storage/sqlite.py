@@ -46,6 +46,16 @@ _PRAGMAS = (
     "foreign_keys = ON",
     f"journal_size_limit = {64 * 1024**2}",
 )
+_INCREMENTAL = 2
+"""The mode of a file whose free pages can be given back some at a time. Only a new file can be given it."""
+_GIVEN_BACK = 128
+"""Pages that are given back together."""
+_SLACK = 1_024
+"""Free pages that are left for what is written next."""
+_FREE = """
+SELECT page_count AS pages, freelist_count AS free, page_size AS size, auto_vacuum AS vacuum
+FROM pragma_page_count(), pragma_freelist_count(), pragma_page_size(), pragma_auto_vacuum()
+"""
 _SIZES = """
 SELECT page_count * page_size AS size, freelist_count * page_size AS free,
        (SELECT MAX(version) FROM schema_migrations) AS schema
@@ -107,14 +117,26 @@ class SqliteDatabase:
     async def many(self, sql: str, rows: Sequence[Sequence[object]]) -> None:
         await self._writer.write(lambda tx: tx.many(sql, rows))
 
-    async def append(self, table: str, columns: Sequence[str], rows: Sequence[Sequence[object]]) -> None:
+    async def append(self, table: str, columns: Sequence[str], rows: Sequence[Sequence[object]]) -> int:
         if not rows:
-            return
+            return 0
         try:
             sql, values = _append_statement(table, columns, rows)
         except (TypeError, ValueError, OverflowError) as error:
             raise RequestError(f"A value cannot be stored: {error}.") from error
-        await self._writer.write(lambda tx: tx.run(sql, *values))
+        return await self._writer.write(lambda tx: tx.run(sql, *values))
+
+    async def shrink(self) -> int:
+        sizes = await self.one(_FREE)
+        if sizes is None or sizes["vacuum"] != _INCREMENTAL or sizes["free"] <= max(_SLACK, sizes["pages"] // 20):
+            return 0
+
+        async def work(tx: Transaction) -> None:
+            await tx.all(f"PRAGMA incremental_vacuum({_GIVEN_BACK})")
+
+        await self.write(work, frees=True)
+        left = await self.one(_FREE)
+        return 0 if left is None else max(0, sizes["pages"] - left["pages"]) * int(left["size"])
 
     async def check(self, *, thorough: bool = False) -> dict[str, object]:
         report: dict[str, object] = {
@@ -172,6 +194,8 @@ class SqliteDatabase:
     def _connect(self) -> sqlite3.Connection:
         connection = _connect(":memory:" if self._path is None else f"{self._path.as_uri()}?mode=rw", timeout=0)
         try:
+            # Of a new file, before everything else in it.
+            retry_while_busy(lambda: connection.execute(f"PRAGMA auto_vacuum = {_INCREMENTAL}"))
             # Changing to WAL does not wait for a lock by itself, whatever the busy timeout says.
             retry_while_busy(lambda: connection.execute("PRAGMA journal_mode = WAL").fetchone())
             for pragma in _PRAGMAS:

@@ -46,6 +46,9 @@ def translate_error(error: Exception) -> Agent3Error:
     # SQLite quotes the damaged bytes in its message, which Python then cannot decode.
     if code in (sqlite3.SQLITE_CORRUPT, sqlite3.SQLITE_NOTADB) or isinstance(error, UnicodeDecodeError):
         return Corrupt(f"The database file is damaged ({error}). Restore it from a backup.")
+    if code == sqlite3.SQLITE_READONLY:
+        text = "The database can only be read now: searching and reading go on. Let this process write to its file."
+        return StorageError(text, retry_after=5.0)
     if code == sqlite3.SQLITE_CONSTRAINT:
         return Conflict(f"The database refused it: {error}.")
     if code in (sqlite3.SQLITE_BUSY, sqlite3.SQLITE_LOCKED):

@@ -4,13 +4,21 @@ from __future__ import annotations
 
 import base64
 import json
+import re
 import sys
 from collections.abc import Callable
-from typing import Any, TypeVar
+from io import TextIOBase
+from typing import Any, TextIO, TypeVar
 
-__all__ = ["clean", "print_indented", "print_json", "print_note", "print_result"]
+__all__ = ["CleanStream", "clean", "guard_output", "print_indented", "print_json", "print_note", "print_result"]
 
 T = TypeVar("T")
+_HIDDEN = re.compile(
+    "[\x00-\x09\x0b-\x1f\x7f-\x9f\u061c\u180e\u200b\u200e\u200f\u2028-\u202e\u2060-\u206f\ufeff\ufff9-\ufffb"
+    "\ud800-\udfff\U000e0000-\U000e007f]"
+)
+_HIDDEN_TEXT = re.compile(_HIDDEN.pattern.replace("\x00-\x09", "\x00-\x08"))
+"""The same, but for tabs."""
 
 
 def print_result(body: T, as_json: bool, render: Callable[[T], None]) -> None:
@@ -27,7 +35,9 @@ def print_json(body: Any, indent: int | None = None) -> None:
     def as_text(value: Any) -> str:
         return base64.b64encode(value).decode() if isinstance(value, bytes) else str(value)
 
-    print(json.dumps(body, default=as_text, ensure_ascii=False, indent=indent))
+    text = json.dumps(body, default=as_text, ensure_ascii=False, indent=indent)
+    # Only strings can hold such characters, and there an escape means the same.
+    print(text if text.isprintable() else _HIDDEN.sub(lambda found: json.dumps(found[0])[1:-1], text))
 
 
 def print_indented(body: Any) -> None:
@@ -43,3 +53,44 @@ def print_note(text: str) -> None:
 def clean(text: str) -> str:
     """Text of a stranger without characters that would move the cursor or change the colours of the terminal."""
     return "".join(character if character.isprintable() or character == "\n" else " " for character in text)
+
+
+class CleanStream(TextIOBase):
+    """Standard output or error of a command: what is printed there holds no raw control characters.
+
+    It is put in place once, for every command, so that none has to remember. ``behind`` is the stream itself, for what
+    draws with control characters of its own and cleans its texts beforehand, and for bytes.
+    """
+
+    def __init__(self, behind: TextIO):
+        self.behind = behind
+
+    def write(self, text: str, /) -> int:
+        """Write a text, with tabs and line ends, and without what only a terminal understands."""
+        self.behind.write(text if text.isprintable() else _HIDDEN_TEXT.sub(" ", text))
+        return len(text)
+
+    def flush(self) -> None:
+        self.behind.flush()
+
+    def isatty(self) -> bool:
+        return self.behind.isatty()
+
+    def fileno(self) -> int:
+        return self.behind.fileno()
+
+    @property
+    def encoding(self) -> str:  # type: ignore[override]
+        return self.behind.encoding
+
+    @property
+    def buffer(self) -> Any:
+        return self.behind.buffer
+
+
+def guard_output() -> None:
+    """Let nothing but clean text through standard output and error, from now on."""
+    if not isinstance(sys.stdout, CleanStream):
+        sys.stdout = CleanStream(sys.stdout)
+    if not isinstance(sys.stderr, CleanStream):
+        sys.stderr = CleanStream(sys.stderr)

@@ -274,12 +274,14 @@ class _Answering(Response):
         asked = json.loads(body)
         self.slow.asked.append(asked["method"])
         done = self.slow.asked.count("tasks/get") > self.slow.reads
-        status = {"state": "completed" if done else "working"}
+        streams = asked["method"] == "message/stream"
+        status = {"state": "completed" if done or streams else "working"}
         task: dict[str, Any] = {"kind": "task", "id": "t1", "contextId": "c1", "status": status}
         if done:
             task["artifacts"] = [{"artifactId": "a", "parts": [{"kind": "text", "text": "at last"}]}]
-        reply = JSONResponse({"jsonrpc": "2.0", "id": asked["id"], "result": task})
-        await reply(scope, receive, send)
+        body = json.dumps({"jsonrpc": "2.0", "id": asked["id"], "result": task}).encode()
+        kind = "text/event-stream" if streams else "application/json"
+        await Response(b"data: " + body + b"\n\n" if streams else body, media_type=kind)(scope, receive, send)
 
 
 def test_a_task_that_goes_on_is_read_until_it_is_done() -> None:
@@ -290,6 +292,18 @@ def test_a_task_that_goes_on_is_read_until_it_is_done() -> None:
 
     with official("JSONRPC", "0.3", streaming=False) as peer:
         slow = _Slow(2)
+        peer.refuse = slow
+        tell(story, peer.url)
+
+
+def test_a_stream_that_only_says_that_it_is_done_is_followed_by_one_read() -> None:
+    async def story(server: Server, agent: str) -> None:
+        slow.asked.clear()
+        assert value(await call(server, agent, "hi")) == "at last"
+        assert slow.asked == ["message/stream", "tasks/get"]
+
+    with official("JSONRPC", "0.3") as peer:
+        slow = _Slow(0)
         peer.refuse = slow
         tell(story, peer.url)
 

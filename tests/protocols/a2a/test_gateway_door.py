@@ -3,12 +3,14 @@
 from __future__ import annotations
 
 import json
+import threading
 from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
 
-from agent3 import LocalAgent
+from agent3 import AgentCard, LocalAgent
+from agent3.protocols.a2a.cards.signatures import CardKey
 from agent3.protocols.a2a.gateway_routes import Place, find_place
 from agent3.settings import Callbacks, Client, Limits, Rule, Settings
 from tests.support.a2a_toy import V1, codes, frames, message, rpc, toy, unary
@@ -240,3 +242,39 @@ def test_a_stream_is_counted_once(tmp_path: Path, monkeypatch: pytest.MonkeyPatc
         connection.close()
         assert told[:10] == [-32001] * 10
         assert told[10] != -32001
+
+
+def test_a_card_of_many_skills_is_bounded_built_off_the_loop_and_written_once(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    threads: list[threading.Thread] = []
+    sign = CardKey.sign
+
+    def noting(self: CardKey, card: AgentCard, jku: str | None = None) -> AgentCard:
+        threads.append(threading.current_thread())
+        return sign(self, card, jku)
+
+    monkeypatch.setattr(CardKey, "sign", noting)
+    many = LocalAgent("many")
+    for number in range(300):
+        many.add(lambda text: text, name=f"do-{number}")
+    path = "/.well-known/agent-card.json"
+    with hosted(tmp_path, [many]) as served:
+        loop = served.run(current_thread())
+        first = served.get(path)
+        assert len(first.json["skills"]) == 251
+        assert "first 250 skills" in first.json["description"]
+        assert threads
+        assert loop not in threads
+        count = len(threads)
+        assert served.get(path).json == first.json
+        assert served.get(path, if_none_match=first.headers["etag"]).status == 304
+        assert len(threads) == count, "a card that did not change is written once"
+        later = LocalAgent("early", description="Comes later, and before the others")
+        later.add(lambda text: text, name="come")
+        served.run(served.server.gateway.directory.add(later.agent))
+        assert "early/come" in {skill["id"] for skill in served.get(path).json["skills"]}
+
+
+async def current_thread() -> threading.Thread:
+    return threading.current_thread()

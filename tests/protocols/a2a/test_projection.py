@@ -182,6 +182,21 @@ def test_pieces_of_several_parts_stand_behind_each_other_and_a_name_may_come_lat
     assert growing.whole().name == "Late"
 
 
+def test_what_was_streamed_whole_is_not_told_again_and_the_last_words_close_it() -> None:
+    done = Done(
+        (Piece(text="one two"),), (Made("bill", parts=(Piece(data=1),)),), meta={"said": "Request is completed!"}
+    )
+    bill = Line(Event("artifact", artifact="bill", parts=(Piece(data=1),), last=True, seq=3), AT)
+    seen, items = told(chunk("one ", 1, append=False), chunk("two", 2, last=True), bill, turn(done, 4))
+    assert [item.last_chunk for item in items[:-1] if isinstance(item, ArtifactUpdate)] == [False, True, True]
+    closing = items[-1]
+    assert isinstance(closing, StatusUpdate)
+    assert closing.status.message is not None
+    assert closing.status.message.parts == (Part(text="Request is completed!"),)
+    assert seen.task().status == closing.status
+    assert [artifact.parts for artifact in seen.task().artifacts] == [(Part(text="one two"),), (Part(data=1),)]
+
+
 def test_a_result_that_is_not_what_was_streamed_replaces_it() -> None:
     seen, items = told(chunk("draft", 1, append=False), turn(Done((Piece(text="final"),)), 2))
     last = items[1]

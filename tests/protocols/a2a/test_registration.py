@@ -184,7 +184,7 @@ def test_a_card_is_renewed_and_one_that_did_not_change_is_not_sent_again(monkeyp
     monkeypatch.setattr(renewing, "APART", 0.01)
 
     async def story(server: Server) -> None:
-        added = await add(server, peer.url)
+        added = await add(server, peer.url, changes="trust")
         address = added.capabilities[0].routes[0].address
         assert await renew(server, address) == []
         peer.headers.clear()

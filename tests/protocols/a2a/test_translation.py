@@ -5,13 +5,21 @@ from __future__ import annotations
 import time
 from typing import Any
 
+import msgspec
 import pytest
 
 from agent3.errors import ValidationError
 from agent3.model import LOCAL, Answer, Call, Done, Failed, Needs, Principal, Usage, Working, value_of
 from agent3.model import Part as Piece
-from agent3.protocols.a2a.cards.extensions import USAGE
-from agent3.protocols.a2a.peer.translation import TaskFold, build_answer, build_message, message_id, to_outcome
+from agent3.protocols.a2a.cards.extensions import DEADLINE, USAGE
+from agent3.protocols.a2a.peer.translation import (
+    TaskFold,
+    build_answer,
+    build_message,
+    given_metadata,
+    message_id,
+    to_outcome,
+)
 from agent3.protocols.a2a.wire.types import (
     Artifact,
     ArtifactUpdate,
@@ -60,6 +68,24 @@ def test_what_a_caller_gives_is_said_once(given: Any, parts: tuple[Piece, ...], 
     message = build_message(call(input=given, parts=parts), "talk")
     assert message.parts == wanted
     assert message.metadata == {"skillId": "talk"}
+
+
+def test_what_a_caller_said_beside_its_message_is_passed_on() -> None:
+    given = Message(
+        message_id="m0",
+        role=Role.USER,
+        parts=(),
+        metadata={"com.example/x": 1, "skillId": "agent/talk"},
+        extensions=("https://example.com/e",),
+        reference_task_ids=("t0",),
+    )
+    beside = {"com.example/y": 2, DEADLINE: {"deadline": "then"}}
+    for message in (given, msgspec.to_builtins(given)):  # as it came, and as it is stored
+        asked = call(input={"message": "hi"}, meta={"a2a": {"message": message, "metadata": beside}})
+        built = build_message(asked, "talk")
+        assert built.metadata == {"com.example/x": 1, "skillId": "talk"}
+        assert (built.extensions, built.reference_task_ids) == (given.extensions, given.reference_task_ids)
+        assert given_metadata(asked) == {"com.example/y": 2}
 
 
 def test_nothing_to_say_is_refused() -> None:

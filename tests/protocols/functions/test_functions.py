@@ -23,6 +23,7 @@ from agent3.model import Answer, Call, Done, Event, Failed, Needs, Outcome, Part
 from agent3.protocols.functions import LocalAgent, LocalConnector, functions
 from agent3.protocols.functions.functions import Context, SyncContext
 from agent3.protocols.functions.threads import Threads
+from tests.support.clock import advance_loop
 from tests.support.home import CLIENT, home, job_of, run, until
 
 
@@ -553,19 +554,27 @@ def test_once_is_tried_by_the_next_who_waits_when_it_failed() -> None:
 
 def test_once_in_a_thread_whose_attempt_is_over_is_not_begun_again_by_the_next_attempt() -> None:
     ran: list[str] = []
+    attempts: list[int] = []
+    again = threading.Event()
 
     def pay() -> str:
         ran.append("paid")
-        time.sleep(0.4)
+        assert again.wait(60)
         return "receipt"
 
     def fn(ctx: SyncContext) -> str:
+        attempts.append(len(attempts))
+        if len(attempts) == 2:
+            again.set()
         return ctx.once("pay", pay)
 
     async def story() -> None:
-        async with home(offering(fn, idempotent=True, timeout=0.25)) as here:
-            assert value(await here.call("do", {}, retries=3)) == "receipt"
-            assert ran == ["paid"]
+        async with home(offering(fn, idempotent=True, timeout=30.0)) as here:
+            calling = asyncio.create_task(here.call("do", {}, retries=3))
+            await until(lambda: ran == ["paid"])
+            advance_loop(30.0)
+            assert value(await calling) == "receipt"
+            assert (attempts, ran) == ([0, 1], ["paid"])
 
     run(story())
 
@@ -754,12 +763,14 @@ def test_a_closed_connector_can_be_used_again() -> None:
 
 def test_hung_functions_of_one_agent_leave_threads_for_the_others() -> None:
     go = threading.Event()
+    begun: list[int] = []
     slow, other = LocalAgent("slow"), LocalAgent("other")
 
     def stuck() -> None:
+        begun.append(1)
         go.wait(60)
 
-    slow.add(stuck, timeout=0.1)
+    slow.add(stuck)
     other.add(plain)
     connector = LocalConnector(workers=8)
     connector.add(slow)
@@ -773,7 +784,7 @@ def test_hung_functions_of_one_agent_leave_threads_for_the_others() -> None:
 
     async def story() -> None:
         hung = [asyncio.create_task(turn(slow, "stuck", {})) for _ in range(10)]
-        await asyncio.sleep(0.05)
+        await until(lambda: len(begun) == 2)
         for task in hung:
             task.cancel()
         await asyncio.wait(hung)

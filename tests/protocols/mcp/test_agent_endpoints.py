@@ -90,7 +90,7 @@ def house(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Hosted]:
         ) as running,
     ):
         for name, site in (("modern", new), ("legacy", old)):
-            running.run(adding.add(running.server, site.url, name))
+            running.run(adding.add(running.server, site.url, name, changes="trust"))
         running.sites = {"modern": new, "legacy": old}  # type: ignore[attr-defined]
         yield running
 

@@ -11,13 +11,14 @@ from typing import Any
 
 import pytest
 import uvicorn
+from mcp.server.mcpserver import MCPServer
 
 from agent3.calls.parking import Park
 from agent3.env import REAL
 from agent3.model import LOCAL, Agent, Answer, Call, Done, Event, Failed, Needs, Outcome, Part, Principal, Route, Turn
 from agent3.observe.metrics import Metrics
 from agent3.protocols.mcp.client.connector import MCPConnector
-from agent3.protocols.mcp.client.floor import Floor
+from agent3.protocols.mcp.client.floor import Crowded, Floor
 from agent3.protocols.mcp.client.processes import Command
 from agent3.protocols.mcp.meta_keys import PASSED
 from tests.support import mcp_asking, mcp_program
@@ -32,10 +33,18 @@ def run(story: Coroutine[Any, Any, None]) -> None:
 
 
 @asynccontextmanager
-async def standing(file: Path, version: str = "1", port: int = 0) -> AsyncIterator[str]:
-    """The server of both eras over HTTP."""
+async def standing(
+    file: Path, version: str = "1", port: int = 0, seen: list[dict[str, str]] | None = None, tools: bool = True
+) -> AsyncIterator[str]:
+    """The server of both eras over HTTP. ``seen`` gets the headers of every request."""
     listener = socket.create_server(("127.0.0.1", port))
-    app = mcp_asking.build(file, version).streamable_http_app()
+    inner = (mcp_asking.build(file, version) if tools else MCPServer("bare")).streamable_http_app()
+
+    async def app(scope: Any, receive: Any, send: Any) -> None:
+        if seen is not None and scope["type"] == "http" and scope["method"] == "POST":
+            seen.append({name.decode(): value.decode() for name, value in scope["headers"]})
+        await inner(scope, receive, send)
+
     server = uvicorn.Server(uvicorn.Config(app, log_config=None, ws="none", timeout_graceful_shutdown=1))
     serving = asyncio.create_task(server.serve(sockets=[listener]))
     try:
@@ -118,6 +127,25 @@ def test_a_server_of_both_eras_can_ask_in_either(tmp_path: Path) -> None:
             assert "accept j" in said(await talk.converse("look"))
             assert "accept k" in said(await talk.converse("look", "k"))
             assert notes(file)[1:] == ["look modern", "look legacy", "look legacy"]
+
+    run(story())
+
+
+def test_a_modern_server_is_told_the_method_in_the_other_era_too(tmp_path: Path) -> None:
+    async def story() -> None:
+        seen: list[dict[str, str]] = []
+        async with standing(tmp_path / "notes", seen=seen) as where, talking(where) as talk:
+            assert "accept j" in said(await talk.converse("order"))
+        told = [headers.get("mcp-method") for headers in seen]
+        assert {"server/discover", "initialize", "notifications/initialized", "tools/call"} <= set(told)
+        assert [one.get("mcp-name") for one in seen if one.get("mcp-method") == "tools/call"] == ["order"]
+        # Only an answer has no method: the one to the question.
+        assert told.count(None) == 1
+        # A server without tools has nothing that could ask.
+        seen.clear()
+        async with standing(tmp_path / "notes", seen=seen, tools=False) as where, talking(where) as talk:
+            assert talk.agent.card["eras"] == ["modern"]
+        assert "initialize" not in [headers.get("mcp-method") for headers in seen]
 
     run(story())
 
@@ -259,21 +287,48 @@ def test_fifty_open_questions_are_told_apart_and_keep_nobody_waiting(tmp_path: P
 
 
 @pytest.mark.usefixtures("patient")
-def test_while_a_question_of_one_caller_is_open_no_other_caller_gets_one_that_could_be_theirs(tmp_path: Path) -> None:
-    alice, bob = Principal("alice"), Principal("bob")
+@pytest.mark.parametrize("way", ["http", "stdio"])
+def test_callers_whose_questions_could_be_mistaken_each_get_a_connection_of_their_own(
+    tmp_path: Path, way: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("agent3.protocols.mcp.client.upstream._OWN_LINES", 4)
+    file = tmp_path / "notes"
+    people = [Principal(f"p{number}") for number in range(2)]
 
-    async def story() -> None:
-        async with talking(Command(**command(tmp_path / "notes", "--legacy")).address) as talk:
-            assert isinstance(await talk.call("aside", "a", principal=alice), Needs)
-            assert isinstance(await talk.call("aside", "b", principal=alice), Needs)
-            assert "cannot be told" in said(await talk.call("aside", "c", principal=bob))
-            for job in ("a", "b"):
-                given = {"q1": Answer(data={"size": job})}
-                done = await talk.call("aside", job, entry="answer", answers=given, principal=alice)
-                assert done == Done((Part(text=f"accept {{'size': '{job}'}}"),))
-            assert isinstance(await talk.call("aside", "d", principal=bob), Needs)
+    async def answer(talk: Talk, job: str, principal: Principal) -> Outcome:
+        given = {"q1": Answer(data={"size": job})}
+        return await talk.call("aside", job, entry="answer", answers=given, principal=principal)
 
-    run(story())
+    async def story(where: str) -> None:
+        async with talking(where) as talk:
+            # All at once, before it is known that the tool asks.
+            asked = await asyncio.gather(*(talk.call("aside", one.id, principal=one) for one in people))
+            assert all(isinstance(outcome, Needs) for outcome in asked)
+            # A second one of somebody who waits already, and one that comes later.
+            assert isinstance(await talk.call("aside", "again", principal=people[0]), Needs)
+            late = Principal("late")
+            assert isinstance(await talk.call("aside", "late", principal=late), Needs)
+            assert await talk.call("count", "plain", principal=Principal("other")) == Done((Part(text="counted"),))
+            # Theirs is not used any more, and given to the next; then there is none, until somebody is done.
+            last, more = Principal("last"), Principal("more")
+            assert isinstance(await talk.call("aside", "last", principal=last), Needs)
+            waiting = asyncio.create_task(talk.call("aside", "more", principal=more))
+            await eventually(lambda: any("other callers" in str(event.text) for event in talk.heard))
+            assert await answer(talk, "last", last) == Done((Part(text="accept {'size': 'last'}"),))
+            assert isinstance(await waiting, Needs)
+            assert await answer(talk, "more", more) == Done((Part(text="accept {'size': 'more'}"),))
+            for job, one in [("again", people[0]), ("late", late), *((one.id, one) for one in people)]:
+                assert await answer(talk, job, one) == Done((Part(text=f"accept {{'size': '{job}'}}"),))
+            if way == "stdio":
+                assert len({line for line in notes(file) if line.startswith("pid")}) == 7, (
+                    "one for each caller, and ours"
+                )
+
+    if way == "stdio":
+        run(story(Command(**command(file, "--legacy")).address))
+    else:
+        with served(file, "--legacy") as site:
+            run(story(site.url))
 
 
 class Calls:
@@ -291,8 +346,13 @@ class Calls:
                 begun.set()
                 await end.wait()
 
-        self._ends[call] = end, asyncio.create_task(work())
-        await begun.wait()
+        task, waiting = asyncio.create_task(work()), asyncio.create_task(begun.wait())
+        self._ends[call] = end, task
+        await asyncio.wait([task, waiting], return_when=asyncio.FIRST_COMPLETED)
+        waiting.cancel()
+        if task.done():
+            del self._ends[call]
+            await task
 
     async def end(self, call: str) -> None:
         end, task = self._ends.pop(call)
@@ -374,15 +434,42 @@ def test_a_second_question_of_a_call_that_waits_is_put_to_no_other_caller() -> N
         await calls.begin("alice", "asks")
         first, put = await calls.question()
         assert put == ["alice"]
+        with pytest.raises(Crowded):  # also with a tool that never asked
+            await calls.begin("bob")
+        await calls.begin("more", "late", caller="alice")
+        await calls.end("more")
         second, put = await calls.question()
-        assert put == ["alice"], "nobody else is there"
-        await calls.begin("bob")
-        third, put = await calls.question()
-        assert put == [None]
-        await calls.end("bob")
+        assert put == ["alice"]
         await calls.end("alice")
-        for task in (first, second, third):
+        with pytest.raises(Crowded):  # the connection stays with who was asked on it
+            await calls.begin("bob")
+        for task in (first, second):
             task.cancel()
+
+    run(story())
+
+
+def test_tools_that_have_never_ended_are_run_for_one_caller_at_a_time(monkeypatch: pytest.MonkeyPatch) -> None:
+    """However long they take before they ask."""
+    monkeypatch.setattr("agent3.protocols.mcp.client.floor._FIRST", 0.0)
+
+    async def story() -> None:
+        calls = Calls(late=False)
+        await calls.begin("alice", "new")
+        await asyncio.sleep(0.01)  # her time to ask first is over
+        await calls.begin("carol", "late")
+        coming = asyncio.create_task(calls.begin("bob", "new"))
+        await asyncio.sleep(0.01)
+        assert not coming.done()
+        await calls.end("alice")
+        await coming
+        await calls.end("bob")
+        await calls.begin("bob", "newer")
+        await calls.give_up("bob")
+        monkeypatch.setattr("agent3.protocols.mcp.client.floor._LONGEST", 0.0)
+        with pytest.raises(Crowded):  # his may go on at the server, and ask
+            await calls.begin("alice", "other")
+        await calls.end("carol")
 
     run(story())
 

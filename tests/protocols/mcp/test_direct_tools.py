@@ -283,9 +283,9 @@ def test_a_change_is_told_though_its_caller_asks_first_and_after_a_fault(
 def test_a_change_of_one_agent_is_a_look_at_one_agent(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """Of many agents that a caller may not see, those it may are found once, and then followed."""
     walks: list[None] = []
-    everything = Directory.all
+    everything = Directory.each
 
-    def counted(directory: Directory) -> Iterator[Agent]:
+    def counted(directory: Directory) -> AsyncIterator[Agent]:
         walks.append(None)
         return everything(directory)
 
@@ -301,7 +301,7 @@ def test_a_change_of_one_agent_is_a_look_at_one_agent(tmp_path: Path, monkeypatc
                 return {tool.name for tool in await tools.tools(who)} - FIVE
 
             assert (await direct(me), await direct(everybody)) == ({"mine__do0"}, set())
-            monkeypatch.setattr(Directory, "all", counted)
+            monkeypatch.setattr(Directory, "each", counted)
             await directory.add(card("mine2"))
             await directory.add(card("other1", 7))
             await directory.remove("other2")

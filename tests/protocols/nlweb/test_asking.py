@@ -12,6 +12,7 @@ from msgspec.structs import replace
 
 from agent3.errors import SecurityError, TargetError
 from agent3.model import LOCAL, Answer, Call, Done, Failed, Needs, Part, Working
+from agent3.protocols.nlweb.ask.door import _encode_outcome
 from agent3.protocols.nlweb.ask.sites import Sites
 from agent3.protocols.nlweb.ask.wire import Query, encode_query, endpoint_of, fold
 from agent3.security.outbound import Policy
@@ -80,6 +81,8 @@ def test_an_answer_in_pieces_becomes_one_result_with_everything_the_site_said() 
     assert isinstance(outcome, Done)
     row = outcome.parts[0].data["results"][0]
     assert (row["name"], row["type"], row["score"], row["raw"]) == ("Soup", "Recipe", 80.0, ROWS[0])
+    # Whoever asks us at /ask gets the row as the site gave it.
+    assert _encode_outcome(outcome)["results"] == ROWS
 
 
 def test_what_is_sent_is_a_request_of_the_reference() -> None:

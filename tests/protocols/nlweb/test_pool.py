@@ -3,14 +3,16 @@
 from __future__ import annotations
 
 import asyncio
+import os
 from collections.abc import Coroutine
+from pathlib import Path
 from typing import Any
 
 import pytest
 
 from agent3.errors import Unavailable
 from agent3.observe.metrics import Metrics
-from agent3.protocols.nlweb.browser.chromium import Chrome, Wear, total_bytes
+from agent3.protocols.nlweb.browser.chromium import Chrome, Wear, find_parent, total_bytes
 from agent3.protocols.nlweb.browser.fair_slots import FairSlots
 from agent3.protocols.nlweb.browser.pool import Pool, default_size
 from agent3.protocols.nlweb.visit.visits import Visits
@@ -23,6 +25,32 @@ def run(story: Coroutine[Any, Any, None]) -> None:
         await asyncio.wait_for(story, 60)
 
     asyncio.run(bounded())
+
+
+@pytest.mark.browser
+def test_neither_the_browser_nor_its_driver_inherits_a_secret(monkeypatch: pytest.MonkeyPatch) -> None:
+    for name in ("SHOP_TOKEN", "HTTPS_PROXY", "AGENT3_MASTER_KEY", "DATABASE_URL"):
+        monkeypatch.setenv(name, "hush-hush-1234")
+
+    async def story() -> None:
+        browser = Chrome()
+        await browser.start()
+        try:
+            processes = await browser.list_processes()
+            above = find_parent(processes[0])
+            while above is not None and above != os.getpid():
+                processes.append(above)
+                above = find_parent(above)
+            assert above == os.getpid()
+            assert len(processes) > 2
+            for pid in processes:
+                given = Path(f"/proc/{pid}/environ").read_bytes()
+                assert b"hush-hush-1234" not in given, pid
+            assert b"PATH=" in Path(f"/proc/{processes[-1]}/environ").read_bytes()
+        finally:
+            await browser.aclose()
+
+    run(story())
 
 
 # Places

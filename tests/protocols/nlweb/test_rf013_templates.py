@@ -1,12 +1,11 @@
 """RF-013's own templates for the scenarios 41 to 43, as they stand in the requirements, limits included.
 
 example.com and airline.com are answered by a site on loopback, through the documented variables AGENT3_HOSTS and
-AGENT3_HOST_KEYS; the templates know nothing of it.
+AGENT3_HOST_KEYS; the templates know nothing of it. ``time`` is a clock that a busy machine does not drive.
 """
 
 from __future__ import annotations
 
-import time
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -15,6 +14,7 @@ import pytest
 from agent3.definitions import ActionType, NLWebAction, NLWebInterface
 from agent3.nlweb import NLWebExecutor
 from tests.requirements import marked
+from tests.support import processor_clock as time
 from tests.support.sites import AIRLINE, Authority, Site
 
 

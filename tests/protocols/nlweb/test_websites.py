@@ -18,6 +18,7 @@ from agent3.calls.outcomes import response
 from agent3.definitions import ActionHints, ActionType, NLWebAction, NLWebActionInfo, NLWebInterface
 from agent3.errors import AgentNotFound, CapabilityNotFound, Conflict, SetupError, ValidationError
 from agent3.gateway.gateway import Caller, CallRequest
+from agent3.gateway.routes import RouteBook
 from agent3.model import LOCAL, Answer, Done, Failed, Needs, Outcome, Principal, value_of
 from agent3.protocols.nlweb.authoring.files import dump
 from agent3.settings import Budget, Calls, Outbound, PriceRule, Rate, Rule, Settings, Web
@@ -435,6 +436,9 @@ def test_the_website_answers_while_the_mcp_server_is_down_and_no_longer_when_it_
         port = int(upstream.url.split(":")[2].split("/")[0])
         made.run(add(made.server, upstream.url, "tools"))
         made.run(add(made.server, str(file)))
+        assert [one.protocol for one in _echo(made)] == ["mcp"], "nobody has confirmed it"
+        book = RouteBook(made.server.gateway)
+        made.run(book.put(ME, {"capability": "tools.echo", "also": "echo-site.say"}))
         assert said(made) == {"text": "hello"}
         upstream.stop()
         for _ in range(2):  # refused, and then the circuit is open

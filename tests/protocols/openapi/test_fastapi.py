@@ -15,7 +15,7 @@ from fastapi.security import APIKeyHeader, APIKeyQuery, HTTPBasic, HTTPBasicCred
 from pydantic import BaseModel
 
 from agent3.gateway import Caller, CallRequest
-from agent3.model import LOCAL, Call, Done, Event, Failed, Outcome, Principal, value_of
+from agent3.model import LOCAL, Answer, Call, Done, Event, Failed, Needs, Outcome, Principal, value_of
 from tests.support.gateway import Hosted, hosted
 from tests.support.registration import add, remove, renew
 from tests.support.services import Service, serving
@@ -70,6 +70,17 @@ def make() -> FastAPI:
     @app.delete("/orders/{order_id}", status_code=204)
     def cancel_order(order_id: int) -> None:
         orders.pop(order_id, None)
+
+    labels = ["Atlas", "Borea"]
+
+    @app.get("/labels")
+    def list_labels() -> list[str]:
+        return labels
+
+    @app.delete("/labels/{label}")
+    def delete_label(label: str) -> list[str]:
+        labels.remove(label)
+        return labels
 
     @app.get("/who")
     def who(x_name: Annotated[str, Header()], session: Annotated[str | None, Cookie()] = None) -> dict[str, Any]:
@@ -187,6 +198,29 @@ def test_each_operation_is_a_capability_with_schemas_and_hints(house: Hosted) ->
     cancel = found[name_of(house, "cancel_order")]
     assert (cancel.hints.idempotent, cancel.hints.consequential) == (True, True)
     assert TOKEN not in str(agent)
+
+
+def test_what_a_sentence_would_delete_by_a_guess_is_confirmed_first(house: Hosted) -> None:
+    def say(message: str) -> Outcome:
+        request = CallRequest(agent="pizza-shop", capability=name_of(house, "delete_label"), message=message)
+        outcome: Outcome = house.run(house.server.gateway.call(Caller(LOCAL), request))
+        return outcome
+
+    def answer(outcome: Outcome, yes: bool) -> Outcome:
+        assert isinstance(outcome, Needs), outcome
+        assert outcome.job is not None
+        assert [(one.id, "Atlas" in one.text) for one in outcome.questions] == [("agent3:confirm", True)]
+        said = {"agent3:confirm": Answer(data=yes)}
+        ended: Outcome = house.run(house.server.gateway.answer(Caller(LOCAL), outcome.job, said))
+        return ended
+
+    assert failure(answer(say("delete Atlas"), False)).code == "declined"
+    assert failure(say("do not delete the label Atlas")).code == "declined"
+    asked = say("delete Atlas")
+    assert value(call(house, name_of(house, "list_labels"))) == ["Atlas", "Borea"]
+    assert value(answer(asked, True)) == ["Borea"]
+    # Where the sentence says which label, nothing is guessed.
+    assert value(say("delete the label Borea")) == []
 
 
 def test_path_query_and_body_go_where_they_belong(house: Hosted, shop: Service) -> None:
@@ -341,7 +375,7 @@ def test_a_changed_document_is_noticed_and_one_that_moves_is_not_trusted(tmp_pat
         return 1
 
     with serving(app) as service, hosted(tmp_path) as made:
-        made.run(add(made.server, f"{service.url}/openapi.json"))
+        made.run(add(made.server, f"{service.url}/openapi.json", changes="trust"))
 
         @app.get("/two", operation_id="two")
         def two() -> int:

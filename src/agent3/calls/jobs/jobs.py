@@ -46,6 +46,7 @@ from agent3.observe.metrics import METRICS, Metrics
 from agent3.storage import Database, Row, Transaction
 from agent3.storage.database import Work
 from agent3.storage.notifications import News
+from agent3.storage.rests import rest_after
 
 __all__ = ["JobFilter", "JobObserver", "Jobs"]
 
@@ -55,7 +56,7 @@ _GAP = 10_000
 """Numbers left out when a job is taken over: its old process may have told events that it no longer wrote down."""
 _KEEP_UNUSED = 3_600.0
 """Seconds that a refused call's job is kept: it did nothing, and strangers must not fill the disk with them."""
-_EXPIRE_BATCH = 100
+_EXPIRE_BATCH = 25
 """Jobs removed in one transaction: others write in between."""
 _POLL = 0.05
 """Seconds between two looks at a job of another process whose changes are not notified."""
@@ -235,7 +236,8 @@ class Jobs:
         """A page of the owner's jobs, the latest changed first, and how many there are on all pages."""
         conditions = {
             "owner = ?": owner,
-            "kind = ?": wanted.kind,
+            # Of a context there are few: then no index of all of a kind is wanted.
+            "kind = ?" if wanted.context is None else "COALESCE(kind, '') = ?": wanted.kind,
             "agent = ?": wanted.agent,
             "context = ?": wanted.context,
             "status = ?": wanted.status,
@@ -479,10 +481,10 @@ class Jobs:
 
     # Removing
 
-    async def expire(self, most: int = 100_000) -> int:
+    async def expire(self, most: int = 1_000_000) -> int:
         """Remove jobs past their time that nobody works on, with all that belongs to them; how many.
 
-        One transaction for every hundred, so that others can write in between.
+        A few in each transaction, with a rest after it, so that others write in between.
         """
 
         async def work(tx: Transaction) -> list[Row]:
@@ -500,7 +502,8 @@ class Jobs:
 
         removed = 0
         while removed < most:
-            rows = await self._database.write(work, frees=True)
+            async with rest_after(self._env):
+                rows = await self._database.write(work, frees=True)
             for row in rows:
                 if row["status"] == "needs" and not (bill := self._reader.get_bill(row)).sent:
                     self.give_back(bill.reserved)

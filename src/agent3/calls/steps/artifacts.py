@@ -29,7 +29,8 @@ class Artifacts(Step):
             return outcome
         limit = self._limit
         for part in outcome.parts:
-            if _size(part) > limit:
+            text = part.text
+            if (len(text) if text is not None and text.isascii() else _size(part)) > limit:
                 return self._refer(call, outcome)
         for artifact in outcome.artifacts:
             if any(_size(part) > limit for part in artifact.parts):

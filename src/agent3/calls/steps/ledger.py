@@ -17,7 +17,7 @@ from msgspec.structs import replace
 
 from agent3 import failpoints
 from agent3.calls.budgets import Account
-from agent3.calls.outcomes import HEALS, NOTICES, REFUSALS, UNTRUSTED, failed_by
+from agent3.calls.outcomes import FALLBACK, HEALS, NOTICES, REFUSALS, UNTRUSTED, failed_by
 from agent3.calls.prices import SetPrice
 from agent3.calls.step import Aim, Entered, Left, Parts, Stage, Step
 from agent3.env import Env
@@ -27,9 +27,9 @@ from agent3.observe import logs
 from agent3.observe.logs import BOUND, Bound, Ids
 from agent3.observe.metrics import Metrics, Number, Spread
 from agent3.observe.traces import NoTracer, here, new, parse
-from agent3.storage import Database
+from agent3.storage import Database, audit
 
-__all__ = ["COLUMNS", "Ledger", "Record", "Row", "trace_id"]
+__all__ = ["COLUMNS", "FRACTIONS", "Ledger", "Record", "Row", "trace_id"]
 
 log = logs.get("ledger")
 
@@ -40,7 +40,11 @@ COLUMNS = (
     *("principal", "tenant", "door", "entry", "agent", "capability"),
 )
 """Those last that are the same in every call of one aim."""
+FRACTIONS = tuple(COLUMNS.index(name) for name in ("at", "seconds", "cost"))
+"""The places of those that hold fractions."""
 _INSERT = f"INSERT INTO calls ({', '.join(COLUMNS)}) VALUES ({', '.join('?' * len(COLUMNS))})"
+_LINKED = (*COLUMNS, *audit.LINKED)
+_INSERT_LINKED = f"INSERT INTO calls ({', '.join(_LINKED)}) VALUES ({', '.join('?' * len(_LINKED))})"
 _BACKLOG = 20_000
 """Rows that wait to be written before callers have to wait; twice as many before rows are lost."""
 _PAUSE = 0.03
@@ -58,7 +62,14 @@ class Ledger:
     disk cannot follow, callers wait, and no row is lost. Refusals are always durable.
     """
 
-    def __init__(self, database: Database, mode: Literal["durable", "batched"], env: Env, metrics: Metrics):
+    def __init__(
+        self,
+        database: Database,
+        mode: Literal["durable", "batched"],
+        env: Env,
+        metrics: Metrics,
+        segment: audit.Segment | None = None,
+    ):
         self._database = database
         self._batched = mode == "batched"
         self._env = env
@@ -67,8 +78,25 @@ class Ledger:
         self._oldest = 0.0
         self._writing = asyncio.Lock()
         self._flusher: asyncio.Task[None] | None = None
+        self._waiting: list[tuple[Row, asyncio.Future[None]]] = []
+        """Durable rows whose callers wait, for the next commit."""
+        self._committer: asyncio.Task[None] | None = None
         self._room = asyncio.Event()
         self._room.set()
+        self._segment = segment
+        self._linking = asyncio.Lock()
+        self._unsure: list[Row] = []
+        """Linked rows of which nobody knows whether they are stored: nothing is linked behind them before they are."""
+        self._stored: set[str] = set()
+        """Ids of those that were stored in the end, and that come again."""
+        self._away: StorageError | None = None
+        """Why the last row could not be written. That row is kept and tried every second, until storage takes it."""
+
+    def require(self) -> None:
+        """Raise what storage said, as long as it takes no rows: then nothing may be begun that has to be recorded."""
+        if self._away is not None:
+            self._metrics.events_dropped.inc(("call while storage is away",))
+            raise _copy_error(self._away)
 
     def join(self, row: Row, now: float) -> bool:
         """Add a row to a batch that is already under way; False where something must be waited for or begun."""
@@ -81,14 +109,15 @@ class Ledger:
     async def write(self, row: Row, *, refusal: bool) -> None:
         """Record one turn; when it returns, a durable row is on disk."""
         if refusal or not self._batched:
-            try:
-                if failpoints.armed is not None:
+            if failpoints.armed is not None:
+                try:
                     await failpoints.reach("ledger.write")
-                await self._database.many(_INSERT, [row])
-            except (StorageError, asyncio.CancelledError):
-                # The caller hears that it failed, or is gone; what happened is recorded as soon as it can be.
-                self.write_later(row)
-                raise
+                except (StorageError, asyncio.CancelledError) as error:
+                    if isinstance(error, StorageError):
+                        self._away = error
+                    self.write_later(row)
+                    raise
+            await self._commit(row)
             return
         if len(self._rows) >= _BACKLOG:
             self._room.clear()
@@ -96,6 +125,106 @@ class Ledger:
         elif self._rows and self._env.monotonic() - self._oldest > _LATE and not self._writing.locked():
             await asyncio.sleep(0)  # callers that never suspend would keep the flusher from its turn
         self.write_later(row)
+
+    async def _commit(self, row: Row) -> None:
+        """Write a row with all others that wait now, in one statement and one commit.
+
+        The caller hears that it failed, or is gone meanwhile; what happened is recorded as soon as it can be.
+        """
+        loop = asyncio.get_running_loop()
+        written = loop.create_future()
+        self._waiting.append((row, written))
+        if self._committer is None or self._committer.done():
+            self._committer = loop.create_task(self._commit_waiting(), name="ledger commits")
+        await written
+
+    async def _commit_waiting(self) -> None:
+        while self._waiting:
+            batch, self._waiting = self._waiting, []
+            try:
+                await self._commit_batch(batch)
+            finally:  # whatever happened, nobody is left waiting
+                self._put_off(batch, StorageError("The ledger was not written."))
+
+    async def _commit_batch(self, batch: list[tuple[Row, asyncio.Future[None]]]) -> None:
+        """Write rows and tell their callers; it empties the list."""
+        try:
+            await self._store([row for row, _ in batch], again=False)
+        except StorageError as error:
+            self._put_off(batch, error)
+        except Agent3Error as error:
+            if len(batch) == 1:
+                _fail(batch.pop()[1], error)
+            while batch:  # one of them cannot be stored, which must not take the others with it
+                await self._commit_batch([batch.pop(0)])
+        else:
+            for _, written in batch:
+                if not written.done():
+                    written.set_result(None)
+            batch.clear()
+
+    def _put_off(self, batch: list[tuple[Row, asyncio.Future[None]]], error: StorageError) -> None:
+        if batch:
+            self._away = error
+        while batch:
+            row, written = batch.pop(0)
+            self.write_later(row)
+            _fail(written, error)
+
+    async def _store(self, rows: Sequence[Row], *, again: bool) -> None:
+        """Write rows, linked where there is a segment: all or none, unless it raises StorageError.
+
+        Those that come ``again`` are appended, not inserted: after a lost connection nobody
+        knows whether they are there.
+        """
+        segment = self._segment
+        if segment is None:
+            if len(rows) == 1 and not again:
+                await self._database.many(_INSERT, rows)
+            else:
+                await self._database.append("calls", COLUMNS, rows)
+            return
+        async with self._linking:
+            await self._settle_unsure(segment)
+            if self._stored:
+                new = [row for row in rows if row[0] not in self._stored]
+                self._stored.difference_update([row[0] for row in rows])
+                rows = new
+            if not rows:
+                return
+            await segment.open()
+            linked = segment.link(rows)
+            try:
+                if len(linked) == 1 and not again:
+                    await self._database.many(_INSERT_LINKED, linked)
+                    inserted = 1
+                else:
+                    inserted = await self._database.append("calls", _LINKED, linked)
+            except (StorageError, asyncio.CancelledError):
+                self._unsure = linked
+                raise
+            segment.advance(linked, inserted)
+
+    async def _settle_unsure(self, segment: audit.Segment) -> None:
+        """Write once more, with the same links, what may be stored or not. It comes again as rows without."""
+        if unsure := self._unsure:
+            try:
+                inserted = await self._database.append("calls", _LINKED, unsure)
+            except (StorageError, asyncio.CancelledError):
+                raise
+            except Agent3Error:  # one of them cannot be stored, and none is: they are linked anew as they come again
+                self._unsure = []
+                return
+            self._unsure = []
+            self._stored.update(row[0] for row in unsure)
+            segment.advance(unsure, inserted)
+
+    async def sign_head(self, *, closes: bool = False) -> None:
+        """Record and sign how far the chain of this process is."""
+        if self._segment is not None:
+            async with self._linking:
+                await self._settle_unsure(self._segment)
+                await self._segment.record_head(closes=closes)
 
     def write_later(self, row: Row) -> None:
         """Record one turn soon, without waiting: for a caller that is already gone."""
@@ -110,12 +239,16 @@ class Ledger:
 
     async def flush(self) -> None:
         """Wait until everything handed over so far is on disk."""
+        if self._committer is not None:
+            await asyncio.wait([self._committer])
         await self._flush_once()
         while self._rows:
             await self._flush_once()
 
     async def aclose(self) -> None:
-        """Write what is left and stop. What storage does not take even now is lost, and the log says so."""
+        """Write what is left, sign the chain and stop. What storage does not take is lost, and the log says so."""
+        if self._committer is not None:
+            await asyncio.wait([self._committer])
         if self._flusher is not None:
             self._flusher.cancel()
             await asyncio.wait([self._flusher])
@@ -124,6 +257,10 @@ class Ledger:
         except StorageError as error:
             for row in self._rows:
                 self._lose(row, str(error))
+        try:
+            await self.sign_head(closes=True)
+        except StorageError as error:
+            log.error("audit: the chain of this process is not closed: %s", error)
 
     def _lose(self, row: Row, why: str) -> None:
         self._metrics.events_dropped.inc(("ledger row",))
@@ -137,6 +274,7 @@ class Ledger:
             try:
                 await self._flush_once()
             except StorageError as error:
+                self._away = error
                 log.error("ledger: %s; %d rows are kept and tried again", error, len(self._rows))
                 await asyncio.sleep(1.0)
 
@@ -147,21 +285,34 @@ class Ledger:
                 return
             self._metrics.ledger_backlog.set((), len(rows))
             try:
-                # append, not insert: after a lost connection nobody knows whether the rows were written.
-                await self._database.append("calls", COLUMNS, rows)
+                await self._store(rows, again=True)
             except (StorageError, asyncio.CancelledError):
                 self._rows = rows + self._rows
                 raise
             except Agent3Error:
                 for row in rows:  # one of them cannot be stored, which must not take the others with it
                     try:
-                        await self._database.append("calls", COLUMNS, [row])
+                        await self._store([row], again=True)
                     except StorageError:
                         self._rows.append(row)
                     except Agent3Error as error:
                         self._lose(row, error.message)
+            if not self._rows:
+                self._away = None
             self._room.set()
             self._metrics.ledger_backlog.set((), len(self._rows))
+
+
+def _fail(written: asyncio.Future[None], error: Agent3Error) -> None:
+    """Tell one who waits, with an error of its own: each notes its own outcome in it."""
+    if not written.done():
+        written.set_exception(_copy_error(error))
+
+
+def _copy_error(error: Agent3Error) -> Agent3Error:
+    own = type(error)(error.message, retry_after=error.retry_after, data=error.data)
+    own.__cause__ = error
+    return own
 
 
 class Record(Step):
@@ -179,6 +330,7 @@ class Record(Step):
         self.budgets = parts.budgets
         self.standards = parts.standards
         self.bodies = parts.bodies
+        self.sparingly = logs.Sparingly()
 
     def bind(self, aim: Aim) -> Stage:
         return _Record(self, aim)
@@ -187,14 +339,17 @@ class Record(Step):
 class _Record(Stage):
     def __init__(self, step: Record, aim: Aim):
         self._env = step.env
+        self._clock = step.env.monotonic
         self._ledger = step.ledger
+        self._sparingly = step.sparingly
         self._metrics = step.metrics
         self._calls = step.metrics.calls
         self._call_seconds = step.metrics.call_seconds
         self._tracer = step.tracer
         agent = aim.agent.id if aim.agent is not None else None
         self._agent = agent
-        self._price = step.prices.of(agent or "", aim.capability)
+        self._price = price = step.prices.of(agent or "", aim.capability)
+        self._free = not (price.call or price.second or price.tokens)
         self._most_reported = step.most_reported if step.most_reported >= 0 else float("inf")
         # To tell a target to stop is no use of it.
         self._cancels = aim.entry == "cancel"
@@ -217,8 +372,10 @@ class _Record(Stage):
         """By the id of a route how the ledger names it, and where a call by it that is Done is counted and timed."""
 
     def enter(self, call: Call) -> Entered:
+        if call.entry == "start":
+            self._ledger.require()
         live = call.live
-        live.at, live.started = self._env.now(), self._env.monotonic()
+        live.at, live.started = self._env.now(), self._clock()
         if self._tracer is not None:
             attributes = {"agent3.agent": call.agent, "agent3.capability": call.capability, "agent3.entry": call.entry}
             came_from = parse(call.traceparent) or new(self._env, call.id)
@@ -231,31 +388,35 @@ class _Record(Stage):
     def leave(self, call: Call, outcome: Outcome) -> Left:
         live = call.live
         BOUND.reset(live.log_token)
-        now = self._env.monotonic()
+        now = self._clock()
         seconds = now - live.started
         into = 0 if call.input is None else _json_bytes(call.input)
         if call.parts:
             into += _part_bytes(call.parts)
-        out = 0 if isinstance(outcome, Working) else _part_bytes(outcome.parts)
         usage: Usage | None = None
         if type(outcome) is Done or type(outcome) is Failed:
-            usage = self._count_usage(live, outcome.usage, seconds, into + out)
-            if usage is not outcome.usage:
-                given, outcome = outcome.usage, replace(outcome, usage=usage)
+            out = _part_bytes(outcome.parts)
+            given = outcome.usage
+            usage = self._count_usage(live, given, seconds, into + out)
+            if usage is not given:
+                outcome = replace(outcome, usage=usage)
                 if given is not None and given.cost > self._most_reported:
                     outcome = self._note_report(call, outcome, given.cost)
             if self._settles or live.accounts:
                 outcome = self._count_cost(live, outcome, usage)
         else:
+            out = 0 if isinstance(outcome, Working) else _part_bytes(outcome.parts)
             live.seconds = seconds
-        status = "done" if type(outcome) is Done else _status(outcome, live)
+        status, refusal = "done", False
+        if type(outcome) is not Done:
+            status = _status(outcome, live)
+            refusal = status in ("denied", "refused")
         row = self._row(call, outcome, status, seconds, usage or _NOTHING, into, out)
         if self._bodies is not None:
             self._bodies.keep(call, outcome, into + out + _json_bytes(call.answers))
         live.answered = True
-        if live.span is not None:
+        if self._tracer is not None:
             self._end_span(live, status)
-        refusal = status in ("denied", "refused")
         return outcome if not refusal and self._ledger.join(row, now) else self._write(row, outcome, refusal)
 
     def fail(self, call: Call, error: BaseException) -> Left | BaseException:
@@ -273,7 +434,7 @@ class _Record(Stage):
             self._ledger.write_later(self._row(call, gone, "canceled", seconds, usage, into, 0))
             if self._bodies is not None:
                 self._bodies.keep(call, None, into + _json_bytes(call.answers))
-            if live.span is not None:
+            if self._tracer is not None:
                 self._end_span(live, "canceled")
             return error
         if isinstance(error, StorageError):
@@ -284,17 +445,26 @@ class _Record(Stage):
             return self.leave(call, Failed("internal", "Internal error. The gateway's log has the details."))
         return error  # the coroutine is being thrown away: there is no loop left to write anything
 
+    def _log_failure(self, call: Call, status: str, code: str, message: str) -> None:
+        """One line for each call that failed, within a bound: what, and why, under the id of its row in the ledger."""
+        if (left_out := self._sparingly.admit(self._env.monotonic())) is None:
+            return
+        more = {"left_out": left_out} if left_out else {}
+        fields = {"call": call.id, "status": status, "code": code, "principal": self._whose[0], **more}
+        log.info("%s/%s %s: %s", call.agent[:100], call.capability[:100], status, message[:300], extra=fields)
+
     def _count_usage(self, live: Turn, given: Usage | None, seconds: float, size: int) -> Usage | None:
         """What the job cost whose last turn this is: as the target counted, else as we estimate; ``estimated`` says
         which. A price that the operator set is the least, and what a target counts has a bound."""
+        price = live.price
         if live.cached:
             return Usage(given.tokens if given is not None else 0)
-        price = self._price if live.price is None else live.price
         attempts = 0 if self._cancels else live.attempts
+        if given is None and price is None and self._free and attempts == 1 and not live.unsent:  # as most are
+            return Usage(size // 4, 0.0, True)
+        if price is None:
+            price = self._price
         seconds += live.seconds_before
-        if given is None and attempts == 1 and not live.unsent:  # as most are
-            tokens = size // 4
-            return Usage(tokens, price.call + price.second * seconds + price.tokens * tokens / 1000, True)
         retries = max(0, attempts - 1)
         # What a target counts is its own word: it must at least be a number that can be stored and added up.
         if given is not None and not (0 <= given.tokens < 2**53 and 0 <= given.cost < 1e12):
@@ -348,14 +518,18 @@ class _Record(Stage):
             protocol, key = ("", None) if route is None else (route.protocol, _storable(route.key))
             if isinstance(outcome, Failed):
                 code, message = live.denied or outcome.code, _storable(outcome.message[:500])
+                if live.hops and (earlier := _earlier_routes(outcome.data.get("routes"), outcome.message)):
+                    message = f"{message[:250]}; {_storable(earlier)}"[:500]
                 if status in ("denied", "refused"):
                     self._metrics.refusals.inc((code,))
+                self._log_failure(call, status, code, outcome.message)
             label = self._label if call.agent == self._agent else ""
             self._calls.inc((label, self._door, protocol, status, code or ""))
             self._call_seconds.observe((label, protocol), seconds)
         if type(outcome) is Done and outcome.meta and (notes := _notes(outcome.meta)):
             message = _storable(notes[:500])
-        cost = 0.0 if live.cached else usage.cost
+        cached = live.cached
+        cost = 0.0 if cached else usage.cost
         if cost:
             self._metrics.cost_usd.inc((call.agent,), cost)
         whose = self._whose
@@ -375,12 +549,12 @@ class _Record(Stage):
             seconds,
             live.attempts,
             live.hops,
-            int(live.cached),
+            1 if cached else 0,
             usage.tokens,
             cost,
             into,
             out,
-            int(usage.estimated),
+            1 if usage.estimated else 0,
             _user_agent(call.meta) if call.meta else None,
             live.served_by,
             *whose,
@@ -469,7 +643,19 @@ def _notes(meta: Mapping[str, Any]) -> str:
     ]
     if heals:
         notes.append(f"healed: {'; '.join(heals)}")
+    if earlier := _earlier_routes(meta.get(FALLBACK)):
+        notes.append(earlier)
     return "; ".join(notes)
+
+
+def _earlier_routes(failed: Any, told: str = "") -> str:
+    """Why the routes that were asked before did not serve, but for what is told already."""
+    each = [
+        f"{one['agent']}/{one['capability']} ({one['protocol']}) failed: {one['code']}, {one['message'][:120]}"
+        for one in failed or ()
+        if one["message"] != told[:300]
+    ]
+    return f"earlier routes: {'; '.join(each)}" if each else ""
 
 
 def _storable(text: str) -> str:

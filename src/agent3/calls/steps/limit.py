@@ -30,6 +30,7 @@ class Limit(Step):
         self.budgets = parts.budgets
         self.prices = parts.prices
         self.ceiling = parts.ceiling
+        self.shares = parts.shares
 
     def idle(self, aim: Aim) -> bool:
         return aim.entry != "start" or aim.door == RECOVERY
@@ -72,6 +73,7 @@ class _Limit(Stage):
     def __init__(self, step: Limit, principal: Principal, agent: str, capability: Capability):
         self._limiter = step.limiter
         self._ceiling = step.ceiling
+        self._shares = step.shares
         self._budgets = step.budgets
         self._rates = step.rates.match(principal.id, agent, capability.name)
         self._accounts = step.budgets.match(principal.id, agent)
@@ -85,22 +87,36 @@ class _Limit(Stage):
         # A job has paid before it was written down.
         if not live.charged and (not self._free or (self._payer is not None and self._limiter.take(self._payer))):
             return self._admit(call, paid=False)
+        if self._payer is not None and not self._shares.enter(call.agent, self._payer):
+            return self._refuse_share(call)
         if not self._ceiling.enter(call.agent):
+            self._leave_share(call)
             return self._admit(call, paid=True)
         live.admitted = True
         return call
 
     def leave(self, call: Call, outcome: Outcome) -> Left:
         if call.live.admitted:
-            call.live.admitted = False
-            self._ceiling.leave(call.agent)
+            self._leave(call)
         return outcome
 
     def fail(self, call: Call, error: BaseException) -> Left | BaseException:
         if call.live.admitted:
-            call.live.admitted = False
-            self._ceiling.leave(call.agent)
+            self._leave(call)
         return error
+
+    def _leave(self, call: Call) -> None:
+        call.live.admitted = False
+        self._ceiling.leave(call.agent)
+        self._leave_share(call)
+
+    def _leave_share(self, call: Call) -> None:
+        if self._payer is not None:
+            self._shares.leave(call.agent, self._payer)
+
+    def _refuse_share(self, call: Call) -> Failed:
+        text = f"Client {self._payer} has as many calls on agent {call.agent!r} as it may while others have room too."
+        return failed_by(RateLimited(f"{text} Try again.", retry_after=1.0))
 
     async def charge(self, call: Call) -> Failed | None:
         """Charge the caller; the refusal, if it is one. The budget comes last: a call that is refused costs nothing."""
@@ -119,7 +135,15 @@ class _Limit(Stage):
         """The same where the database may have to be asked."""
         if not paid and (refusal := await self.charge(call)) is not None:
             return refusal
-        if not (self._ceiling.enter(call.agent) or await self._ceiling.admit(call.agent)):
+        if self._payer is not None and not self._shares.enter(call.agent, self._payer):
+            return self._refuse_share(call)
+        try:
+            has_room = self._ceiling.enter(call.agent) or await self._ceiling.admit(call.agent)
+        except BaseException:
+            self._leave_share(call)
+            raise
+        if not has_room:
+            self._leave_share(call)
             return failed_by(
                 RateLimited(
                     f"Agent {call.agent!r} is busy with as many calls as it may take. Try again.", retry_after=1.0

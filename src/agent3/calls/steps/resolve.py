@@ -57,6 +57,7 @@ class Resolve(Step):
     """Reads the caller's message."""
 
     name = "resolve"
+    for_changes = True
 
     def __init__(self, parts: Parts):
         self._env = parts.env

@@ -5,6 +5,9 @@ An answer that does not fit is asked for again; the answers that fit are kept.
 
 from __future__ import annotations
 
+from collections.abc import Callable
+from contextlib import suppress
+
 import msgspec
 from msgspec.structs import replace
 
@@ -13,7 +16,7 @@ from agent3.calls.outcomes import failed_by
 from agent3.calls.step import Aim, Entered, Stage, Step
 from agent3.errors import Agent3Error, ValidationError
 from agent3.model import Call, Needs, Question
-from agent3.schema.compiler import Schema, compiled
+from agent3.schema.compiler import compiled
 
 __all__ = ["Validate"]
 
@@ -33,16 +36,16 @@ class Validate(Step):
 class _Validate(Stage):
     def __init__(self, aim: Aim):
         self._capability = aim.capability
-        try:
-            self._schema: Schema | None = compiled(aim.capability.input_schema)
-        except Agent3Error:
-            self._schema = None  # the calls that need it say why there is none; a cancellation needs none
+        self._starts = aim.entry == "start"
+        self._fits: Callable[[object], bool] = _never
+        with suppress(Agent3Error):  # the calls that need it say why there is none; a cancellation needs none
+            if aim.capability.input_schema:
+                self._fits = compiled(aim.capability.input_schema).valid
 
     def enter(self, call: Call) -> Entered:
-        if call.entry == "start":
-            schema = self._schema
-            fits = schema is not None and self._capability.input_schema and schema.valid(call.input)
-            return call if fits else self._explain(call)
+        # An answer that ``resolve`` understood has become a start.
+        if self._starts or call.entry == "start":
+            return call if self._fits(call.input) else self._explain(call)
         if call.entry != "answer":
             return call
         faults = {question.id: fault for question in call.questions if (fault := _fault(call, question)) is not None}
@@ -78,6 +81,10 @@ class _Validate(Stage):
         except (TypeError, ValueError) as error:
             return failed_by(ValidationError(f"Input must be JSON: {error}"))
         return call
+
+
+def _never(_: object) -> bool:
+    return False
 
 
 def _fault(call: Call, question: Question) -> str | None:

@@ -2,13 +2,16 @@
 
 from __future__ import annotations
 
-from typing import Any, Final
+import asyncio
+from collections import OrderedDict
+from collections.abc import Sequence
+from typing import Any, Final, NamedTuple
 
 from agent3._version import __version__
 from agent3.definitions import AgentCapability, AgentCard
 from agent3.errors import Agent3Error, AgentNotFound, Unauthenticated, ValidationError
 from agent3.gateway import Caller, Gateway
-from agent3.model import Agent, Principal
+from agent3.model import Agent, Capability, Principal
 from agent3.protocols.a2a.agents.authoring import build_card, to_skill
 from agent3.protocols.a2a.door.targeting import Intent, choose_target, read_intent
 from agent3.protocols.a2a.door.tasks import Aim
@@ -20,13 +23,19 @@ __all__ = ["DOOR", "GatewayHost"]
 DOOR: Final = "a2a"
 ASK: Final = "ask"
 """The skill of the gateway itself: whatever fits the words."""
-_MOST_SKILLS = 1_000
-"""Skills in the card of the gateway."""
+_MOST_NAMED = 1_000
+"""Agents with a skill of one name that are looked at."""
+_MOST_SKILLS = 250
+"""Skills in the card of the gateway. The others are found by searching, and in the pages of the list of agents."""
+_MOST_CARDS = 16
+"""Callers whose card of the gateway is kept."""
+_PATIENCE = 0.5
+"""Seconds that a caller waits for a new card, where there is an earlier one."""
 _ABOUT = (
     "Any agent, any tool, any website, one call. Name a skill in the metadata of a message as skillId (agent/skill), "
     "or an agent as tenant; a message that names none goes to the agent that fits its words best."
 )
-
+_MORE = f" It shows the first {_MOST_SKILLS} skills; the others are found by searching, and called the same way."
 
 _ASK_SKILL = AgentCapability(
     id=ASK,
@@ -35,6 +44,13 @@ _ASK_SKILL = AgentCapability(
     tags=["routing", "search"],
     examples=["I want a pepperoni pizza"],
 )
+
+
+class _Kept(NamedTuple):
+    """A card of the gateway, and the generation of the directory that it shows."""
+
+    generation: int
+    card: AgentCard
 
 
 class GatewayHost:
@@ -49,6 +65,9 @@ class GatewayHost:
             self._schemes["bearer"] = {"type": "http", "scheme": "bearer", "description": about}
         if settings.clients:
             self._schemes["apiKey"] = {"type": "apiKey", "in": "header", "name": "X-API-Key"}
+        self._stranger_card = self._build_card([])
+        self._kept: OrderedDict[Principal, _Kept] = OrderedDict()
+        self._builds: dict[Principal, asyncio.Task[AgentCard]] = {}
 
     async def aim(self, principal: Principal, message: Message, tenant: str | None) -> Aim:
         """The agent and capability that a message means. Refusals are recorded like any other, then raised."""
@@ -76,19 +95,13 @@ class GatewayHost:
         The card of an agent is for those who may call it.
         """
         if tenant is None:
-            skills = await self._skills(principal) if principal is not None else []
-            card = AgentCard(
-                agent_id="agent3",
-                name="agent3 gateway",
-                description=_ABOUT,
-                version=__version__,
-                capabilities=[_ASK_SKILL, *skills],
-            )
-        elif principal is None:
+            return self._stranger_card if principal is None else await self._own_card(principal)
+        if principal is None:
             raise Unauthenticated("The cards of agents are for clients of this gateway. Send a key.")
-        else:
-            agent = await self._get(tenant, principal)
-            card = build_card(agent, self._gateway.offered(agent, principal))
+        agent = await self._get(tenant, principal)
+        return self._secure(build_card(agent, self._gateway.offered(agent, principal)))
+
+    def _secure(self, card: AgentCard) -> AgentCard:
         if not self._schemes:
             return card
         security: list[dict[str, list[str]]] = [{name: []} for name in self._schemes]
@@ -115,11 +128,8 @@ class GatewayHost:
         name, found, skill = intent.name.partition("/")
         if found:
             return await self._get(name, principal), intent._replace(name=skill)
-        having = [
-            agent
-            for agent in await directory.everything()
-            if any(capability.name == name for capability in offered(agent, principal))
-        ]
+        there = [agent for one in (await directory.having(name))[:_MOST_NAMED] if (agent := directory.find(one))]
+        having = [agent for agent in there if any(one.name == name for one in offered(agent, principal))]
         if len(having) == 1:
             return having[0], intent
         if having:
@@ -130,17 +140,56 @@ class GatewayHost:
     async def _get(self, agent: str, principal: Principal) -> Agent:
         return await self._gateway.directory.get(agent, lambda found: bool(self._gateway.offered(found, principal)))
 
-    async def _skills(self, principal: Principal) -> list[AgentCapability]:
-        """The capabilities of all agents as skills of the gateway, each named with its agent."""
-        found: list[AgentCapability] = []
-        for agent in await self._gateway.directory.everything():
-            if agent.status in ("suspended", "retired"):
-                continue
-            for capability in self._gateway.offered(agent, principal):
-                skill = to_skill(capability)
-                tags = skill.tags if agent.id in skill.tags else [*skill.tags, agent.id]
-                name = {"id": f"{agent.id}/{capability.name}", "name": f"{agent.name}: {skill.name}"}
-                found.append(skill.model_copy(update={**name, "tags": tags}))
-                if len(found) == _MOST_SKILLS:
-                    return found
-        return found
+    async def _own_card(self, principal: Principal) -> AgentCard:
+        """The gateway's card for a caller: built once for each generation of the directory, the same object until then.
+
+        Where building takes long, the earlier one is served meanwhile.
+        """
+        generation = await self._gateway.directory.generation()
+        kept = self._kept.get(principal)
+        if kept is not None and kept.generation == generation:
+            self._kept.move_to_end(principal)
+            return kept.card
+        if (build := self._builds.get(principal)) is None:
+            build = self._builds[principal] = asyncio.create_task(self._keep_card(principal, generation))
+            build.add_done_callback(lambda _: self._builds.pop(principal))
+        await asyncio.wait([build], timeout=None if kept is None else _PATIENCE)
+        if kept is not None and not build.done():
+            return kept.card
+        return build.result()
+
+    async def _keep_card(self, principal: Principal, generation: int) -> AgentCard:
+        shown = await self._find_skills(principal)
+        card = await asyncio.to_thread(self._build_card, shown)
+        self._kept[principal] = _Kept(generation, card)
+        if len(self._kept) > _MOST_CARDS:
+            self._kept.popitem(last=False)
+        return card
+
+    def _build_card(self, shown: Sequence[tuple[Agent, Capability]]) -> AgentCard:
+        card = AgentCard(
+            agent_id="agent3",
+            name="agent3 gateway",
+            description=_ABOUT + (_MORE if len(shown) == _MOST_SKILLS else ""),
+            version=__version__,
+            capabilities=[_ASK_SKILL, *(_name_skill(agent, capability) for agent, capability in shown)],
+        )
+        return self._secure(card)
+
+    async def _find_skills(self, principal: Principal) -> list[tuple[Agent, Capability]]:
+        """The first capabilities that a caller may call, each with its agent."""
+        found: list[tuple[Agent, Capability]] = []
+        async for agent in self._gateway.directory.each():
+            if agent.status not in ("suspended", "retired"):
+                found += [(agent, capability) for capability in self._gateway.offered(agent, principal)]
+            if len(found) >= _MOST_SKILLS:
+                break
+        return found[:_MOST_SKILLS]
+
+
+def _name_skill(agent: Agent, capability: Capability) -> AgentCapability:
+    """A capability as a skill of the gateway, named with its agent."""
+    skill = to_skill(capability)
+    tags = skill.tags if agent.id in skill.tags else [*skill.tags, agent.id]
+    name = {"id": f"{agent.id}/{capability.name}", "name": f"{agent.name}: {skill.name}"}
+    return skill.model_copy(update={**name, "tags": tags})

@@ -10,6 +10,7 @@ import os
 from collections import OrderedDict
 from collections.abc import Awaitable, Callable, MutableMapping
 from typing import TYPE_CHECKING, Any, Final, NamedTuple
+from urllib.parse import urlsplit
 
 from starlette.requests import Request
 from starlette.responses import JSONResponse, PlainTextResponse, Response
@@ -17,6 +18,7 @@ from starlette.routing import Route
 from starlette.types import Receive, Scope, Send
 
 from agent3 import jsonrpc
+from agent3.definitions import AgentCard
 from agent3.errors import Agent3Error, AgentNotFound, RateLimited, Unauthenticated
 from agent3.gateway.http import error_response
 from agent3.gateway.lanes import HungUp, Reply
@@ -24,7 +26,7 @@ from agent3.gateway.protocol import Services
 from agent3.model import Principal
 from agent3.protocols.a2a import grpc
 from agent3.protocols.a2a.cards.signatures import SigningKeys
-from agent3.protocols.a2a.door.card_pages import CARD_PATHS, KEYS_PATH
+from agent3.protocols.a2a.door.card_pages import CARD_PATHS, KEYS_PATH, Keys
 from agent3.protocols.a2a.door.endpoint import FEATURES, A2AEndpoint
 from agent3.protocols.a2a.door.http import BINDING, Exchange, RequestHeaders, read_headers
 from agent3.protocols.a2a.door.push import Pushes
@@ -32,6 +34,7 @@ from agent3.protocols.a2a.door.tasks import Engine
 from agent3.protocols.a2a.gateway_host import DOOR, GatewayHost
 from agent3.protocols.a2a.peer.connector import A2AConnector
 from agent3.protocols.a2a.peer.push_receiver import PushReceiver
+from agent3.settings import Settings
 
 if TYPE_CHECKING:  # it needs an optional part
     from agent3.protocols.a2a.grpc.server import GrpcDoor
@@ -96,8 +99,9 @@ class A2ADoors:
             principal=self._who,
             features=FEATURES.model_copy(update={"push_notifications": pushes is not None}),
             address=settings.oauth.resource.rstrip("/"),
-            keys=keys,
+            keys=NamedKeys(keys, settings) if keys is not None else None,
             keys_at=KEYS_PATH,
+            keep_cards=True,
             limits=jsonrpc.Limits(body=settings.server.max_body),
             body_seconds=settings.server.body_seconds,
         )
@@ -236,6 +240,32 @@ def _listen_for_pushes(services: Services, connector: A2AConnector, keys: Signin
     return receiver
 
 
+class NamedKeys:
+    """Signs cards for the names that the settings give this gateway.
+
+    A Host header is only a caller's word: with any name in it, one could have a card signed that leads elsewhere.
+    """
+
+    def __init__(self, keys: Keys, settings: Settings):
+        self._keys = keys
+        given = (settings.server.host, *settings.server.allowed_hosts, urlsplit(settings.oauth.resource).netloc)
+        self._names = {_bare(name) for name in ("localhost", "127.0.0.1", "::1", *given) if name}
+
+    def sign(self, card: AgentCard, jku: str) -> AgentCard:
+        """The card, signed if it is for a name of ours."""
+        return self._keys.sign(card, jku) if _bare(urlsplit(jku).netloc) in self._names else card
+
+    def jwks(self) -> dict[str, Any]:
+        """The public keys."""
+        return self._keys.jwks()
+
+
+def _bare(name: str) -> str:
+    """A host without its port."""
+    host = name.lower().removesuffix(":*")
+    return host.partition("]")[0].lstrip("[") if host.startswith("[") or host.count(":") > 1 else host.partition(":")[0]
+
+
 class Guest:
     """A client that was let in, and comes again with the same headers."""
 
@@ -246,6 +276,11 @@ class Guest:
         self._place = place
         self._headers = headers
         self._principal = principal
+
+    @property
+    def who(self) -> str:
+        """The id of its principal."""
+        return self._principal.id
 
     async def reply(self, scope: MutableMapping[str, Any], body: bytes, hung_up: HungUp) -> Reply | None:
         """The answer to a request with this body. A client that hangs up has only stopped listening."""

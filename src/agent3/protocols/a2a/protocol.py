@@ -22,9 +22,10 @@ from agent3.model import Agent, Route
 from agent3.protocols.a2a.cards.cards import interfaces
 from agent3.protocols.a2a.cards.signatures import CardKey, SigningKeys
 from agent3.protocols.a2a.door.push import Pushes
-from agent3.protocols.a2a.gateway_routes import A2ADoors
+from agent3.protocols.a2a.gateway_routes import CALLBACKS, A2ADoors
 from agent3.protocols.a2a.peer.card_discovery import explain_key_change
 from agent3.protocols.a2a.peer.connector import GIVEN, SIGNATURE, A2AConnector
+from agent3.protocols.a2a.peer.credentials import named_origins
 
 __all__ = ["A2A"]
 
@@ -78,6 +79,10 @@ class A2A(Protocol):
         except Agent3Error as error:
             raise redact_error(error, opened.hidden) from None
         return redact_agent(agent, opened.hidden)
+
+    def secret_origins(self, agent: Agent) -> frozenset[str]:
+        """Those of its interfaces, and of whoever gives tokens for them."""
+        return frozenset(named_origins(AgentCard.from_wire(agent.card)))
 
     def speaks_at(self, agent: Agent, address: str) -> bool:
         offered = {interface.url.rstrip("/") for interface, _ in interfaces(AgentCard.from_wire(agent.card))}
@@ -139,6 +144,7 @@ class A2A(Protocol):
                 takes=doors.takes,
                 lane=doors.lane,
                 listen=listen,
+                open_paths=(CALLBACKS + "/",),
                 about=about,
             )
         ]

@@ -15,7 +15,7 @@ import functools
 import inspect
 import math
 import threading
-from collections.abc import AsyncGenerator, Callable, Coroutine, Generator, Iterator
+from collections.abc import AsyncGenerator, Callable, Coroutine, Generator, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from types import CoroutineType
 from typing import Any, TypeVar, overload
@@ -44,10 +44,23 @@ from agent3.model import (
     Working,
     encode,
 )
+from agent3.protocols.functions.client_requests import (
+    Level,
+    Messages,
+    Root,
+    Sample,
+    ask_client,
+    check_level,
+    check_power,
+    find_powers,
+    make_sampling_request,
+    read_roots,
+    read_sample,
+)
 from agent3.protocols.functions.threads import Threads
 from agent3.schema.annotations import of_type, to_type
 
-__all__ = ["Context", "Function", "LocalAgent", "LocalConnector", "SyncContext", "parts_of"]
+__all__ = ["Context", "Function", "LocalAgent", "LocalConnector", "Root", "Sample", "SyncContext", "parts_of"]
 
 F = TypeVar("F", bound=Callable[..., Any])
 T = TypeVar("T")
@@ -74,6 +87,7 @@ class _Base:
     def __init__(self, call: Call):
         self._call = call
         self._count = 0
+        self._names: set[str] = set()
         self._sent = 0
         self._told = 0
         self._weight = 0
@@ -118,9 +132,41 @@ class _Base:
         """What came with the call beside its content, by the door it came through."""
         return self._call.meta
 
-    def _question(self, text: str, kind: Any, url: str | None) -> Question:
+    @property
+    def can(self) -> frozenset[str]:
+        """What the caller's client can do for us: ``form``, ``url``, ``sampling``, ``roots``, ``tasks``. Empty where
+        that is not known, as it is for callers that are no MCP clients."""
+        return find_powers(self._call)
+
+    def _name(self, wanted: str | None) -> str:
+        """The id of the next question: its own name, or its number."""
         self._count += 1
-        return Question(f"q{self._count}", text, None if url else of_type(kind), url)
+        if wanted is None:
+            return f"q{self._count}"
+        if not wanted or wanted in self._names:
+            raise SetupError(f"A question needs a name that no other has, got {wanted!r} again.")
+        self._names.add(wanted)
+        return wanted
+
+    def _question(self, text: str, kind: Any, url: str | None, name: str | None) -> Question:
+        return Question(self._name(name), text, None if url else of_type(kind), url)
+
+    def _sampling_question(self, name: str | None, prompt: Messages, **options: Any) -> Question:
+        check_power(self.can, "sampling")
+        text, request = make_sampling_request(prompt, **options)
+        return ask_client(self._name(name), text, request)
+
+    def _roots_question(self, name: str | None) -> Question:
+        check_power(self.can, "roots")
+        return ask_client(self._name(name), "Which folders may be used?", {"method": "roots/list"})
+
+    def _line(self, what: Any, level: str, logger: str | None) -> Event:
+        """A log line."""
+        check_level(level)
+        plain = _plain(what, "ctx.log")
+        data = plain if logger is None else {"logger": logger, "data": plain}
+        text = plain if isinstance(plain, str) else encode(plain).decode()
+        return Event("log", text=text, name=level, data=None if data is text else data)
 
     def _given(self, question: Question) -> Answer | None:
         return self._call.answers.get(question.id)
@@ -146,12 +192,14 @@ class _Base:
             raise TooLarge(f"{name} handed over more than {_MOST_SENT} bytes piece by piece and was stopped.")
 
 
-def _value(answer: Answer, question: Question, kind: Any) -> Any:
+def _accepted(answer: Answer, question: Question) -> Any:
+    """What was answered; an exception where that is a no."""
     if answer.action == "decline":
-        raise Declined(f"The question {question.text!r} was declined.")
+        why = answer.data.get("message") if isinstance(answer.data, dict) else None
+        raise Declined(f"The question {question.text!r} was declined{f': {why}' if why else '.'}")
     if answer.action == "cancel":
         raise Canceled(f"The question {question.text!r} was cancelled.")
-    return to_type(kind, answer.data)
+    return answer.data
 
 
 class Context(_Base):
@@ -161,16 +209,51 @@ class Context(_Base):
         super().__init__(call)
         self._doing: dict[str, asyncio.Lock] = {}
 
-    async def ask(self, text: str, kind: Any = str, *, url: str | None = None) -> Any:
-        """Ask the caller and wait for the answer, however long it takes; Declined when the answer is no."""
-        question = self._question(text, kind, url)
+    async def ask(self, text: str, kind: Any = str, *, url: str | None = None, name: str | None = None) -> Any:
+        """Ask the caller and wait for the answer, however long it takes; Declined when the answer is no.
+
+        ``name`` is the id of the question, in place of its number.
+        """
+        return to_type(kind, await self._answer(self._question(text, kind, url, name)))
+
+    async def sample(
+        self,
+        prompt: Messages,
+        *,
+        max_tokens: int = 1000,
+        system: str | None = None,
+        temperature: float | None = None,
+        stop: Sequence[str] = (),
+        models: Sequence[str] = (),
+        tools: Sequence[Mapping[str, Any]] = (),
+        tool_choice: Mapping[str, Any] | None = None,
+        name: str | None = None,
+    ) -> Sample:
+        """Ask the language model of the caller's client. Declined where it lends none or says no.
+
+        ``models`` are names of models that would do, the best first; ``tools`` and ``tool_choice`` are those of the
+        protocol, which the client's model may then call.
+        """
+        options = {"max_tokens": max_tokens, "system": system, "temperature": temperature, "stop": stop}
+        more = {"models": models, "tools": tools, "tool_choice": tool_choice}
+        return read_sample(await self._answer(self._sampling_question(name, prompt, **options, **more)))
+
+    async def roots(self, *, name: str | None = None) -> list[Root]:
+        """The folders that the caller's client lets us see. Declined where it lends none."""
+        return read_roots(await self._answer(self._roots_question(name)))
+
+    async def _answer(self, question: Question) -> Any:
         answer = self._given(question)
         if answer is None:
             asker = self._call.live.ask
             if asker is None:
                 raise SetupError("ctx.ask needs a caller that can answer; call this capability through a gateway.")
             answer = await asker(question)
-        return _value(answer, question, kind)
+        return _accepted(answer, question)
+
+    def log(self, what: Any, level: Level = "info", *, logger: str | None = None) -> None:
+        """Send a log line, a text or anything that is JSON, to a caller that wants lines of this level."""
+        self._call.emit(self._line(what, level, logger))
 
     async def once(self, name: str, do: Callable[[], Any]) -> Any:
         """Do something once in this job, however often the function is run again, and however many ask at once.
@@ -236,14 +319,51 @@ class SyncContext(_Base):
         sent = max(self._told, self._sent_before)
         return {"chunks": sent} if sent else None
 
-    def ask(self, text: str, kind: Any = str, *, url: str | None = None) -> Any:
-        """Ask the caller. The run ends here, and the answer runs the function again from the top."""
+    def ask(self, text: str, kind: Any = str, *, url: str | None = None, name: str | None = None) -> Any:
+        """Ask the caller. The run ends here, and the answer runs the function again from the top.
+
+        ``name`` is the id of the question, in place of its number.
+        """
+        return to_type(kind, self._answer(self._question(text, kind, url, name)))
+
+    def sample(
+        self,
+        prompt: Messages,
+        *,
+        max_tokens: int = 1000,
+        system: str | None = None,
+        temperature: float | None = None,
+        stop: Sequence[str] = (),
+        models: Sequence[str] = (),
+        tools: Sequence[Mapping[str, Any]] = (),
+        tool_choice: Mapping[str, Any] | None = None,
+        name: str | None = None,
+    ) -> Sample:
+        """Ask the language model of the caller's client, as ``ask`` asks the caller. Declined where it lends none or
+        says no.
+
+        ``models`` are names of models that would do, the best first; ``tools`` and ``tool_choice`` are those of the
+        protocol, which the client's model may then call.
+        """
+        options = {"max_tokens": max_tokens, "system": system, "temperature": temperature, "stop": stop}
+        more = {"models": models, "tools": tools, "tool_choice": tool_choice}
+        return read_sample(self._answer(self._sampling_question(name, prompt, **options, **more)))
+
+    def roots(self, *, name: str | None = None) -> list[Root]:
+        """The folders that the caller's client lets us see. Declined where it lends none."""
+        return read_roots(self._answer(self._roots_question(name)))
+
+    def _answer(self, question: Question) -> Any:
         self._go_on()
-        question = self._question(text, kind, url)
         answer = self._given(question)
         if answer is None:
             raise _Asked(question)
-        return _value(answer, question, kind)
+        return _accepted(answer, question)
+
+    def log(self, what: Any, level: Level = "info", *, logger: str | None = None) -> None:
+        """Send a log line, a text or anything that is JSON, to a caller that wants lines of this level; raises
+        Canceled when its caller no longer waits."""
+        self._emit(self._line(what, level, logger))
 
     def once(self, name: str, do: Callable[[], T]) -> T:
         """Do something once in this job, however often the function is run again, and however many ask at once.

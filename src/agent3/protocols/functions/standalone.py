@@ -13,7 +13,8 @@ import atexit
 import itertools
 import os
 import threading
-from collections.abc import Awaitable, Callable, Coroutine, Sequence
+from collections.abc import Awaitable, Callable, Coroutine, Mapping, Sequence
+from functools import partial
 from pathlib import Path
 from typing import Any, TypeVar
 from weakref import WeakSet
@@ -34,7 +35,8 @@ from agent3.observe.logs import get as logger
 from agent3.observe.traces import Tracer
 from agent3.protocols.functions.functions import LocalAgent, LocalConnector
 from agent3.settings import Calls, Settings, data_folder
-from agent3.storage import Blobs, Transaction, open_database
+from agent3.storage import Blobs, Database, Transaction, open_database
+from agent3.storage.audit import Signer
 
 __all__ = ["Standalone", "blob_folder", "shared"]
 
@@ -145,8 +147,10 @@ class Standalone:
         listener: Callable[[Event], None] | None = None,
         detach: bool = False,
         door: str = "library",
+        meta: Mapping[str, Any] | None = None,
     ) -> Outcome:
-        """Likewise inside the bridge's loop. ``door`` is where the ledger says that it came in."""
+        """Likewise inside the bridge's loop. ``door`` is where the ledger says that it came in, and ``meta`` what came
+        with it beside its content."""
         gateway = await self.gateway()
         call = Call(
             id=REAL.id(),
@@ -160,6 +164,7 @@ class Standalone:
             context=context,
             key=key,
             timeout=timeout,
+            meta=dict(meta) if meta else {},
         )
         target = agent.agent if isinstance(agent, LocalAgent) else agent, capability
         caller = Caller(principal, door, listener, traceparent)
@@ -260,6 +265,8 @@ class Standalone:
                 blobs=Blobs(blob_folder(settings, url)) if url else None,
                 tracer=self._tracer,
                 own_agents=self._connector.agents,
+                audited=bool(url),  # rows in memory are trimmed as they come
+                audit_key=partial(_load_audit_key, database, settings, url),
             )
             if url and (taken := await core.runner.recover()):
                 log.info("%d jobs of an earlier process were taken over", taken)
@@ -347,3 +354,9 @@ if hasattr(os, "register_at_fork"):
 def shared() -> Standalone:
     """The one of this process."""
     return _shared
+
+
+async def _load_audit_key(database: Database, settings: Settings, url: str) -> Signer:
+    from agent3.identity.own_keys import open_own_keys  # cryptography takes its time, and few scripts sign anything
+
+    return await open_own_keys(database, settings.storage.seal, url, REAL).key("audit")

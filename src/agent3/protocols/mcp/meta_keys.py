@@ -6,6 +6,8 @@ unchanged. Nothing here knows the SDK.
 
 from __future__ import annotations
 
+from agent3.protocols.functions.client_requests import CLIENT, REQUEST
+
 __all__ = ["ANNOTATIONS", "BLOCK", "PASSED", "REQUEST", "RESERVED", "STRUCTURED", "TASKS", "URI"]
 
 URI = "io.agent3/uri"
@@ -16,11 +18,9 @@ BLOCK = "io.agent3/block"
 """In a part's ``meta``: everything of a server's content block except its payload, to be passed on unchanged."""
 STRUCTURED = "io.agent3/structured"
 """In a part's ``meta``: its data is the structured content of the result and is not shown as a block."""
-PASSED = "io.agent3/mcp"
+PASSED = CLIENT
 """In a call's ``meta``: what the MCP client said of its request; the server's answer is then passed on unchanged. In
 the data of a failure of such a call: how the server put it, as ``error``, or as the ``meta`` of a result."""
-REQUEST = "x-mcp-request"
-"""In a question's schema: the request (sampling, roots) that only the MCP client itself can answer."""
 RESERVED = "io.modelcontextprotocol/"
 """Prefix of the ``_meta`` keys that belong to the protocol."""
 TASKS = "io.modelcontextprotocol/tasks"

@@ -26,7 +26,7 @@ from agent3.identity.sign_ins import Plan, SignInEntry, SignInWish
 from agent3.model import LOCAL, Agent, Principal, Route
 from agent3.protocols.mcp.client.connector import MCPConnector
 from agent3.protocols.mcp.client.oauth import authorization_code, client_credentials
-from agent3.protocols.mcp.client.upstream import ERA
+from agent3.protocols.mcp.client.upstream import ERA, SESSIONS, SHARED
 from agent3.protocols.mcp.client_files import command_route, read_servers
 from agent3.protocols.mcp.door.agent_endpoints import AgentEndpoints, agent_in
 from agent3.protocols.mcp.door.agent_tools import route_of
@@ -47,7 +47,7 @@ class MCP(Protocol):
 
     name = "mcp"
     connector: MCPConnector
-    choices = frozenset({ERA})
+    choices = frozenset({ERA, SESSIONS})
 
     def __init__(self, services: Services):
         super().__init__(services)
@@ -63,6 +63,7 @@ class MCP(Protocol):
             first_start=calls.start_seconds,
             on_change=on_change,
             env=services.env,
+            scope=services.scope,
         )
 
     # agent3 add
@@ -150,12 +151,13 @@ class MCP(Protocol):
         return client_credentials(plan.address, plan.client_id, secret, issuer=plan.issuer)
 
     async def notes(self, agent: Agent) -> dict[str, Any]:
-        """The newest version that a server speaks, its eras, and the only one that the operator wants, if any."""
+        """The newest version that a server speaks, its eras, and what the operator chose."""
         route = route_of(agent)
         if route is None:
             return {}
         told = {"protocolVersion": agent.card.get("protocolVersion"), "eras": agent.card.get("eras")}
-        return {"mcp": {**told, "era": route.meta.get(ERA, "auto")}}
+        shared = {SESSIONS: SHARED} if route.meta.get(SESSIONS) == SHARED else {}
+        return {"mcp": {**told, "era": route.meta.get(ERA, "auto"), **shared}}
 
     def connected(self) -> Collection[str]:
         return self.connector.connected()
@@ -180,6 +182,8 @@ class MCP(Protocol):
             allowed_origins=[*LOOPBACK_ORIGINS, *settings.allowed_origins],
             max_body=settings.max_body,
             gateway=self.services.policy.gateway,
+            count_read=lambda principal: self.services.reads.take(principal),
+            sessions=self.services.settings.limits.sessions,
             **more,
         )
         return MCPDoor(tools, options, env=self.services.env)

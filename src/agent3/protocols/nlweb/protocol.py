@@ -11,7 +11,7 @@ from agent3.gateway.protocol import Door, Found, Given, Protocol, Services
 from agent3.identity.secrets import Vault
 from agent3.model import Agent, Capability, Principal, Route, agent_id
 from agent3.protocols.nlweb.ask.door import AskDoor
-from agent3.protocols.nlweb.ask.sites import Sites
+from agent3.protocols.nlweb.ask.sites import ASK, Sites
 from agent3.protocols.nlweb.authoring.files import load
 from agent3.protocols.nlweb.commands import Meaning, understand
 from agent3.protocols.nlweb.connector import NLWebConnector, agent_of, interface_of
@@ -101,6 +101,15 @@ class NLWeb(Protocol):
     def likelihood(self, address: str) -> float:
         return 0.1
 
+    def knows_better(self, agent: Agent) -> bool:
+        """An MCP server whose tool is NLWeb's own: its site may answer the same questions at ``/ask``."""
+        asks = agent.capability(ASK)
+        return (
+            asks is not None
+            and agent.card.get("protocol") == "mcp"
+            and "query" in (asks.input_schema.get("properties") or {})
+        )
+
     async def register(self, found: Found, vault: Vault) -> Agent:
         interface = found.document
         if interface is None:
@@ -123,7 +132,7 @@ class NLWeb(Protocol):
             return
         others = [
             interface_of(other)
-            for other in await self.services.gateway.directory.everything()
+            async for other in self.services.gateway.directory.each()
             if other.card.get("protocol") == "nlweb" and "interface" in other.card
         ]
         if scope_of(interface) not in {scope_of(other) for other in others}:

@@ -34,6 +34,7 @@ from agent3.protocols.openapi.answers import error_of, part_of, result_of
 from agent3.protocols.openapi.document import MOST_BYTES, Document, parse
 from agent3.protocols.openapi.http_request import Fetch, File, Request, build_request
 from agent3.protocols.openapi.operations import Operation, describe
+from agent3.security.caller_scope import CallerScope
 from agent3.security.outbound import Gate, Policy, Response, Stream
 
 __all__ = ["Artifacts", "OpenAPIConnector", "sign_in_flow"]
@@ -56,7 +57,15 @@ class Artifacts:
 class OpenAPIConnector:
     """Calls services that an OpenAPI document describes. It belongs to the event loop it is used in."""
 
-    def __init__(self, policy: Policy | None = None, *, artifacts: Artifacts | None = None, env: Env = REAL):
+    def __init__(
+        self,
+        policy: Policy | None = None,
+        *,
+        artifacts: Artifacts | None = None,
+        env: Env = REAL,
+        scope: CallerScope | None = None,
+    ):
+        self._scope = scope or CallerScope(env.random_bytes(32))
         self._policy = policy or Policy()
         self._artifacts = artifacts or Artifacts()
         self._env = env
@@ -129,8 +138,11 @@ class OpenAPIConnector:
         except Agent3Error as error:
             error.sent = False
             raise
-        if operation.key_header and call.key and operation.key_header not in request.headers:
-            request.headers[operation.key_header] = call.key
+        if name := operation.key_header:
+            if given := request.headers.get(name):  # an argument: the word of a caller, as the key of a call is
+                request.headers[name] = self._scope.derive(call.principal, "key", given)
+            elif call.key:
+                request.headers[name] = call.key
         credential = self._credential(route, operation, call.secret, gate)
         if credential is None:
             return await self._exchange(call, operation, gate, request)

@@ -15,10 +15,11 @@ from agent3.gateway.protocol import Found, Given, Protocol, Services
 from agent3.gateway.registration import named_credential
 from agent3.identity.oauth import check_flow, confirm_with_issuer, origin_of
 from agent3.identity.redaction import redact_agent, redact_error
+from agent3.identity.scheme_credentials import scheme_origins
 from agent3.identity.secret_refs import open_route
 from agent3.identity.secrets import Vault
 from agent3.identity.sign_ins import SignInEntry, SignInWish
-from agent3.model import Agent, Principal, Route
+from agent3.model import Agent, Principal, Route, own_routes
 from agent3.protocols.openapi.connector import Artifacts, OpenAPIConnector, sign_in_flow
 from agent3.protocols.openapi.document import MOST_BYTES, Document, looks_like_openapi, parse, read
 from agent3.protocols.openapi.http_request import File
@@ -38,7 +39,9 @@ class OpenAPI(Protocol):
 
     def __init__(self, services: Services):
         super().__init__(services)
-        self.connector = OpenAPIConnector(services.policy, artifacts=_Stored(services), env=services.env)
+        self.connector = OpenAPIConnector(
+            services.policy, artifacts=_Stored(services), env=services.env, scope=services.scope
+        )
 
     # agent3 add
 
@@ -118,6 +121,13 @@ class OpenAPI(Protocol):
 
     def speaks_at(self, agent: Agent, address: str) -> bool:
         return origin_of(str(agent.source)) == origin_of(address)
+
+    def secret_origins(self, agent: Agent) -> frozenset[str]:
+        """Those of its servers, and of whoever gives tokens for them."""
+        operations = (route.meta.get("operation") for one in agent.capabilities for route in own_routes(one))
+        schemes = (one.get("scheme") for one in operations if isinstance(one, dict))
+        tokens = {origin for scheme in schemes if isinstance(scheme, dict) for origin in scheme_origins(scheme)}
+        return super().secret_origins(agent) | tokens
 
     def renews(self, route: Route) -> bool:
         return "document" in route.meta

@@ -47,10 +47,40 @@ STATES = """<button aria-pressed=false
 <label><input type=checkbox onchange="note('kept ' + checked)">Keep me posted</label>"""
 LATE = """<p id=a>Loading…</p>
 <script>setTimeout(() => { a.outerHTML = `<button onclick="note('late')">Arrive</button>` }, 400)</script>"""
-REDRAWN = """<div id=a></div><script>const draw = () => {
-a.innerHTML = ['One', 'Two'].map(name =>
-`<label><input type=checkbox onchange="note('${name}'); draw()">${name}</label>`).join('')
+REDRAWN = """<div id=a></div><script>const on = []; const draw = () => {
+a.innerHTML = ['One', 'Two'].map(name => `<label><input type=checkbox ${on.includes(name) ? 'checked' : ''}
+onchange="on.push('${name}'); note('${name}'); draw()">${name}</label>`).join('')
 }; draw()</script>"""
+KEBAB = """<h1>Shelves</h1><ul id=l></ul><div id=d role=alertdialog hidden><p id=q></p>
+<button onclick="d.hidden = true">Keep it</button><button onclick="drop()">Yes, delete</button></div><script>
+let names = ['Oak-1', 'Elm-2'], shown = '', doomed = ''; const draw = () => { l.innerHTML = names.map(name => `<li>
+<b>${name}</b> <button aria-haspopup=menu aria-expanded=${shown === name} onclick="shown = '${name}'; draw()">⋮</button>
+${shown === name ? `<div role=menu>
+<button role=menuitem onclick="shown = ''; draw(); note('kept ${name}')">Store</button>
+<button role=menuitem onclick="doomed = '${name}'; shown = ''; draw(); q.textContent = 'Delete ${name} for good?';
+d.hidden = false">Delete</button></div>` : ''}</li>`).join('') }
+const drop = () => { names = names.filter(name => name !== doomed); d.hidden = true; draw(); note(doomed + ' gone') }
+document.onkeydown = event => { if (event.key === 'Escape') { shown = ''; draw() } }; draw()</script>"""
+SUGGESTS = """<label for=t>Town</label><input id=t role=combobox aria-autocomplete=list aria-controls=s>
+<ul id=s role=listbox hidden></ul><script>t.oninput = () => { s.innerHTML = ['Bonn', 'Borg'].filter(name =>
+name.startsWith(t.value)).map(name => `<li role=option onclick="t.value = '${name}'; s.hidden = true; note('${name}')">
+${name}</li>`).join(''); s.hidden = !s.innerHTML }</script>
+<span id=y>Size</span><button aria-haspopup=listbox aria-labelledby="y z" onclick="o.hidden = false" id=z>Any</button>
+<ul id=o role=listbox hidden aria-labelledby=y><li role=option onclick="z.textContent = 'Big'; o.hidden = true;
+note('Big')">Big</li><li role=option onclick="o.hidden = true">Small</li></ul>"""
+STEPS = """<main id=a></main><script>const ask = (names, go, next) => { a.innerHTML = names.map(name =>
+`<label><input type=radio name=r value=${name}>${name}</label>`).join('') + `<button>${go}</button><p id=e></p>`;
+a.querySelector('button').onclick = () => { const one = a.querySelector(':checked');
+if (!one) { e.textContent = 'Please choose one'; return } note(one.value); next() } }
+ask(['Red', 'Blue'], 'Next', () => ask(['Cat', 'Dog'], 'Finish', () => { a.innerHTML = 'Thanks' }))</script>"""
+ANSWERS = """<p>Now <span id=c>10:00</span></p><p id=m role=status></p><script>setInterval(() => {
+c.textContent = '10:' + (10 + Date.now() % 50) }, 20)</script><button>Idle</button>
+<button onclick="m.textContent = 'Your balance is insufficient'">Wire it</button>
+<button onclick="m.textContent = 'Sending…';
+setTimeout(() => { m.textContent = 'Order 4711 received' }, 300)">Go</button>
+<form onsubmit="event.preventDefault(); note(n.value); n.value = ''"><input id=n placeholder="New task" required>
+<button>Add</button></form><button aria-pressed=false onclick="ariaPressed = 'true'; note('followed')">Follow author
+</button><label><input type=checkbox checked onchange="note('stopped')">Newsletter</label>"""
 MAIL = """<h1>Mail</h1><div role=toolbar><button onclick="mark('archived')">Archive</button>
 <button onclick="mark('deleted')">Delete</button></div><ul>
 <li><input type=checkbox aria-label="Select letter"><b>Ann</b> Rent</li>
@@ -124,7 +154,16 @@ def patience(monkeypatch: pytest.MonkeyPatch) -> None:
             "Red pen x1; Blue pen x1",
         ),
         (FIND, "search for maps and click the first Borrow button", "maps; borrowed"),
+        (KEBAB, "click Store for Elm-2", "kept Elm-2"),
+        (KEBAB, 'click Delete for Oak-1 and click "Yes, delete"', "Oak-1 gone"),
+        (SUGGESTS, 'type "Bonn" into Town', "Bonn"),
+        (SUGGESTS, "select Big in Size", "Big"),
+        (STEPS, "select Blue, click Next, select Cat and click Finish", "Blue; Cat"),
         # In one's own words.
+        (KEBAB, "delete Oak-1", "Oak-1 gone"),
+        (ANSWERS, 'add the task "Pay rent"', "Pay rent"),
+        (ANSWERS, "follow the author", "followed"),
+        (ANSWERS, "stop the newsletter", "stopped"),
         (ROWS, "delete the book Emma", "Emma gone"),
         (ROWS, "borra Emma y Ulysses", "Emma gone; Ulysses gone"),
         (CARDS, "put two red pens in my bag", "Red pen x2"),
@@ -169,6 +208,9 @@ def test_each_kind_of_thing_is_used_as_a_person_would(run: Any, html: str, sente
         (LOGIN, "log in as ann"),
         (FIND, "search for maps and send them to Bob"),
         (FIND, "find a present for my mother"),
+        (FIND, "busca maps y cocínalo"),
+        (KEBAB, "click Burn for Elm-2"),
+        (SUGGESTS, 'type "Bo" into Town'),
     ],
 )
 def test_one_word_that_nothing_explains_and_nothing_is_done(run: Any, html: str, sentence: str) -> None:
@@ -188,6 +230,26 @@ def test_a_question_of_the_page_itself_is_a_consequence(run: Any) -> None:
 
     with pytest.raises(ValidationError, match="Empty the list"):
         run(page, "click Tidy up", confirm=refuse)
+
+
+def test_done_is_said_only_where_the_page_shows_it(run: Any, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(acting, "_UNANSWERED_SECONDS", 0.3)
+    asked: list[str] = []
+    for html, sentence, told in (
+        (ANSWERS, "click Idle", "does not show it"),  # though a clock goes on
+        (ANSWERS, "click Wire it", "“Your balance is insufficient”"),
+        (STEPS, "click Next", "“Please choose one”"),
+        (SUGGESTS, "select Small in Size", "does not show it"),
+        (KEBAB.replace("note('kept ${name}')", ""), "click Store for Elm-2", "does not show it"),  # the menu closed
+        (KEBAB.replace("Yes, delete", "Proceed?").replace("Keep it", "Continue"), "delete Oak-1", "asks first"),
+    ):
+        driven, after = run(html, sentence, confirm=asked.append)
+        assert (after, driven.complete) == ("", False), sentence
+        assert told in (driven.question or ""), (sentence, driven)
+    asked.clear()
+    assert run(ANSWERS, "click Go", confirm=asked.append)[0].seen == ["Order 4711 received"]
+    assert run(KEBAB, "delete Elm-2", confirm=asked.append)[0].complete
+    assert asked == ["click menuitem 'Delete' of “Elm-2”", "“Delete Elm-2 for good?”"]
 
 
 def test_a_press_that_shows_nothing_is_told_and_does_not_stop_what_is_harmless(

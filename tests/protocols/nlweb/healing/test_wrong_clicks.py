@@ -149,6 +149,23 @@ def test_a_selector_that_means_something_else_now_is_not_followed(play: Stage, c
     assert "means another element now" in str(shop.refuses(now, "#order"))
 
 
+@pytest.mark.parametrize(
+    ("consequential", "before", "now"),
+    [
+        (True, "Cancel order", "Pay order"),
+        (False, "Show order", "Pay order"),
+        (True, "Guardar pedido", "Publicar pedido"),
+        (True, "", "Buy"),
+    ],
+)
+def test_a_selector_that_still_fits_is_not_pressed_for_what_it_says_now(
+    play: Stage, consequential: bool, before: str, now: str
+) -> None:
+    shop = Shop(play, consequential)
+    shop.click(button("good", before, "id=act"), "#act")
+    assert "means another element now" in str(shop.refuses(button("bad", now, "id=act"), "#act"))
+
+
 def test_the_right_button_is_asked_for_when_its_id_went_to_another_role(bank: Shop) -> None:
     bank.click(GOOD.replace("NAME", "id=order"), "#order")
     refusal = bank.refuses(CANCEL + GOOD.replace("NAME", ""), "#order")

@@ -15,7 +15,7 @@ from starlette.types import Receive, Scope, Send
 from agent3 import bridge, jsonrpc
 from agent3.calls.core import Core
 from agent3.definitions import AgentCard
-from agent3.errors import Agent3Error, AgentNotFound, SecurityError
+from agent3.errors import Agent3Error, AgentNotFound, LoopDetected, SecurityError
 from agent3.gateway import Gateway
 from agent3.listener import Authenticate, Listening, at_this_machine, names_of, run_http
 from agent3.model import Capability, Principal
@@ -32,6 +32,7 @@ from agent3.protocols.a2a.door.tasks import Aim, Engine
 from agent3.protocols.a2a.wire.types import Message
 from agent3.protocols.functions.functions import LocalAgent
 from agent3.protocols.functions.standalone import Standalone, shared
+from agent3.security import via
 
 __all__ = ["AgentApp", "asgi", "listening", "serve"]
 
@@ -199,6 +200,8 @@ class AgentApp:
             await send({"type": "websocket.close", "code": 1000})
         elif (error := self._find_refusal(scope)) is not None:
             await send_response(send, 403, jsonrpc.error(None, error.rpc_code, error.message), JSON)
+        elif (error := _note_way(scope)) is not None:
+            await send_response(send, error.http_status, jsonrpc.error(None, error.rpc_code, error.message), JSON)
         elif asyncio.get_running_loop() is self._home:
             await (await self._endpoint())(scope, receive, send)
         else:
@@ -294,6 +297,15 @@ class _WithGrpc(Listening):
                 bridge.get_shared().spawn(self._grpc_door.aclose()).result()
         finally:
             super().__exit__()
+
+
+def _note_way(scope: Scope) -> LoopDetected | None:
+    """Note the way that a request came, for the clients that are used while it is answered; why it is refused."""
+    try:
+        via.enter("", find_header(scope["headers"], via.HEADER.lower().encode()) or "")
+    except LoopDetected as error:
+        return error
+    return None
 
 
 def _call_in(loop: asyncio.AbstractEventLoop, function: Callable[..., Awaitable[T]]) -> Callable[..., Awaitable[T]]:

@@ -12,7 +12,7 @@ import hashlib
 import os
 import threading
 from collections import OrderedDict
-from collections.abc import Iterable, Mapping
+from collections.abc import Collection, Iterable, Mapping
 from typing import Any, Final, Literal, NamedTuple, TypeAlias
 from urllib.parse import urlsplit
 
@@ -49,6 +49,7 @@ __all__ = [
     "may_speak_for",
     "payload",
     "read_jwks",
+    "signed_part",
     "verify",
     "wanted_keys",
 ]
@@ -83,6 +84,13 @@ def payload(document: Mapping[str, Any], reading: Reading = "required") -> bytes
     picked = _pick("AgentCard", document)
     picked.pop("signatures", None)
     return canonical(picked if reading == "required" else _compact(picked) or {})
+
+
+def signed_part(document: Mapping[str, Any], readings: Collection[str]) -> dict[str, Any]:
+    """A card as those readings of it were signed, with its signatures: fields that no signature covers are left out."""
+    if "raw" in readings:
+        return dict(document)
+    return {**_pick("AgentCard", document), "signatures": document.get("signatures") or []}
 
 
 def _pick(message: str, value: Mapping[str, Any]) -> dict[str, Any]:

@@ -5,11 +5,12 @@ What the well-known paths show to everybody may be cached by anybody; a card mad
 
 from __future__ import annotations
 
+import asyncio
 import hashlib
 from collections import OrderedDict
 from collections.abc import Callable
 from email.utils import formatdate
-from typing import Any, Final, Protocol
+from typing import Any, Final, NamedTuple, Protocol, TypeVar
 from urllib.parse import urlsplit
 
 import msgspec
@@ -29,6 +30,7 @@ from agent3.protocols.a2a.wire.types import Generation
 
 __all__ = ["CARD_PATHS", "KEYS_PATH", "CardPages", "Keys"]
 
+T = TypeVar("T")
 CARD_PATHS: Final = frozenset({"/.well-known/agent-card.json", "/.well-known/agent.json"})
 """Where 0.3 and 1.0 look for the card, and where clients before them did."""
 KEYS_PATH: Final = "/.well-known/jwks.json"
@@ -37,6 +39,18 @@ _BINDINGS: Final = (("JSONRPC", "1.0"), ("HTTP+JSON", "1.0"), ("JSONRPC", "0.3")
 _MAX_AGE = 300
 _MOST_DATED = 1_000
 """Documents of which the time of the last change is remembered."""
+_FEW_SKILLS = 20
+"""Skills of a card that is written on the event loop; one with more is written in a thread."""
+_MOST_KEPT = 16
+"""Documents that are kept as they were written."""
+
+
+class _Page(NamedTuple):
+    """A card as it is served, and the object that it was written from."""
+
+    card: AgentCard
+    body: bytes
+    tag: str
 
 
 class Keys(Protocol):
@@ -56,6 +70,7 @@ class CardPages:
 
     ``written`` is the generation of a card for which a client names none; by default one document is for all of them.
     ``keys_at`` is the path of the host at which its keys are shown; by default it is below the agent's address.
+    With ``keep`` a card without a tenant is written once for each object that the host gives, which it never changes.
     """
 
     def __init__(
@@ -70,6 +85,7 @@ class CardPages:
         written: Generation | None = None,
         keys: Keys | None = None,
         keys_at: str | None = None,
+        keep: bool = False,
         env: Env = REAL,
     ):
         self._host = host
@@ -80,6 +96,8 @@ class CardPages:
         self._written = written
         self._keys = keys
         self._keys_at = keys_at
+        self._keep = keep
+        self._pages: OrderedDict[tuple[int, str, str | None, int | None], _Page] = OrderedDict()
         self.grpc_port: int | None = None
         self._env = env
         self._changed: OrderedDict[str, float] = OrderedDict()
@@ -96,12 +114,8 @@ class CardPages:
         if card is None:
             raise NotFound("There is no agent at this address.")
         asked = dict(parse_query(exchange.scope["query_string"])).get("format")
-        document = self._write(exchange, card, asked or version_of(exchange.headers.version) or self._written)
-
-        # The tag covers who signed it, but not the signatures: those of ECDSA differ each time and in each process.
-        signers = [signature.get("protected") for signature in document.get("signatures", ())]
-        digest = hashlib.sha256(msgspec.json.encode({**document, "signatures": signers})).hexdigest()
-        tag = f'"{digest[:32]}"'
+        page = await self._find_page(exchange, card, asked or version_of(exchange.headers.version) or self._written)
+        tag = page.tag
         changed = self._changed.setdefault(tag, self._env.now())
         if len(self._changed) > _MOST_DATED:
             self._changed.popitem(last=False)
@@ -116,7 +130,7 @@ class CardPages:
         if known.strip() == "*" or tag in {entry.strip().removeprefix("W/") for entry in known.split(",")}:
             await send_response(exchange.send, 304, b"", JSON, headers)
         else:
-            await send_response(exchange.send, 200, msgspec.json.encode(document), JSON, headers)
+            await send_response(exchange.send, 200, page.body, JSON, headers)
 
     async def serve_keys(self, exchange: Exchange) -> None:
         """Answer with the public keys; NotFound where nothing is signed."""
@@ -133,28 +147,51 @@ class CardPages:
         card = await self._host.card(principal, tenant, extended=True)
         if card is None:
             raise ExtendedCardNotConfigured("This agent has no extended card for you. Read its public card.")
-        return self._write(exchange, card, exchange.generation)
+        url = self._address_of(exchange)
+        return await _off_loop(card, self._write, card, url, exchange.tenant, exchange.generation)
 
     async def best_card(self, exchange: Exchange, principal: Principal) -> dict[str, Any]:
         """The extended card where there is one, else the public one: gRPC 0.3 has a single call for both."""
         card = await self._host.card(principal, exchange.tenant, extended=self._features.extended_agent_card)
         if card is None:
             raise NotFound("There is no agent at this address.")
-        return self._write(exchange, card, exchange.generation)
+        url = self._address_of(exchange)
+        return await _off_loop(card, self._write, card, url, exchange.tenant, exchange.generation)
 
-    def _write(self, exchange: Exchange, card: AgentCard, wanted: str | None) -> dict[str, Any]:
+    async def _find_page(self, exchange: Exchange, card: AgentCard, wanted: str | None) -> _Page:
+        """The page of a card: the kept one if there is one, else a new one."""
+        url = self._address_of(exchange)
+        key = (id(card), url, wanted, self.grpc_port)
+        if (known := self._pages.get(key)) is not None and known.card is card:
+            self._pages.move_to_end(key)
+            return known
+        page = await _off_loop(card, self._write_page, card, url, exchange.tenant, wanted)
+        if self._keep and exchange.tenant is None:
+            self._pages[key] = page
+            if len(self._pages) > _MOST_KEPT:
+                self._pages.popitem(last=False)
+        return page
+
+    def _write_page(self, card: AgentCard, url: str, tenant: str | None, wanted: str | None) -> _Page:
+        document = self._write(card, url, tenant, wanted)
+        # The tag covers who signed it, but not the signatures: those of ECDSA differ each time and in each process.
+        signers = [signature.get("protected") for signature in document.get("signatures", ())]
+        digest = hashlib.sha256(msgspec.json.encode({**document, "signatures": signers})).hexdigest()
+        return _Page(card, msgspec.json.encode(document), f'"{digest[:32]}"')
+
+    def _address_of(self, exchange: Exchange) -> str:
+        return self._address + exchange.base if self._address else build_address(exchange.scope, exchange.base)
+
+    def _write(self, card: AgentCard, url: str, tenant: str | None, wanted: str | None) -> dict[str, Any]:
         """The document of a card with the addresses, features and signatures that only the door knows."""
-        url = self._address + exchange.base if self._address else build_address(exchange.scope, exchange.base)
         place = urlsplit(url)
         interfaces = [AgentInterface(url=url, protocolBinding=b, protocolVersion=version) for b, version in _BINDINGS]
         if self.grpc_port is not None:
             name = place.hostname or "localhost"
             target = f"{f'[{name}]' if ':' in name else name}:{self.grpc_port}"
-            over_grpc = AgentInterface(
-                url=target, protocolBinding="GRPC", protocolVersion="1.0", tenant=exchange.tenant
-            )
+            over_grpc = AgentInterface(url=target, protocolBinding="GRPC", protocolVersion="1.0", tenant=tenant)
             interfaces.append(over_grpc)
-            if exchange.tenant is None:  # gRPC 0.3 knows no tenants
+            if tenant is None:  # gRPC 0.3 knows no tenants
                 interfaces.append(AgentInterface(url=target, protocolBinding="GRPC", protocolVersion="0.3"))
         extensions = [*self._features.extensions, *schemas_of(card)]
         card = card.model_copy(
@@ -174,3 +211,10 @@ class CardPages:
             raise ValidationError(f"There is no card format {wanted[:40]!r}. There are 0.1, 0.3 and 1.0.")
         generation: Generation = wanted  # type: ignore[assignment]
         return card.to_wire(generation)
+
+
+async def _off_loop(card: AgentCard, write: Callable[..., T], *given: Any) -> T:
+    """Write a card, in a thread if it is a large one."""
+    if len(card.capabilities) <= _FEW_SKILLS:
+        return write(*given)
+    return await asyncio.to_thread(write, *given)

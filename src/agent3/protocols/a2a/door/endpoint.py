@@ -43,7 +43,8 @@ class A2AEndpoint:
     ``engine`` may be a function that gives the engine of a tenant. ``public`` lets strangers read the card.
     ``card_format`` is the generation of the card for clients that name none, instead of one document for all.
     ``lenient`` accepts methods of 1.0 also without ``A2A-Version: 1.0``, which the specification reads as 0.3. ``keys``
-    sign its cards, and are shown at ``keys_at``. ``profile`` is the table of statuses: 1.0.1 changed some of 1.0.0.
+    sign its cards, and are shown at ``keys_at``; ``keep_cards`` is told in ``CardPages``. ``profile`` is the table of
+    statuses: 1.0.1 changed some of 1.0.0.
     ``dispatcher`` is for the gRPC door, which stands beside this one.
     """
 
@@ -60,6 +61,7 @@ class A2AEndpoint:
         card_format: Generation | None = None,
         keys: Keys | None = None,
         keys_at: str | None = None,
+        keep_cards: bool = False,
         lenient: bool = False,
         profile: Profile = "1.0.1",
         limits: jsonrpc.Limits = jsonrpc.LIMITS,
@@ -78,6 +80,7 @@ class A2AEndpoint:
             written=card_format,
             keys=keys,
             keys_at=keys_at,
+            keep=keep_cards,
         )
         self.dispatcher = Dispatcher(
             (lambda _: engine) if isinstance(engine, Engine) else engine,

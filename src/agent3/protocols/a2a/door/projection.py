@@ -62,6 +62,8 @@ __all__ = [
 
 META: Final = "a2a"
 """The key in a call's ``meta`` of what only A2A knows of it, and in a capability's of how it answers."""
+META_SAID: Final = "said"
+"""The key in a result's ``meta`` of what the agent said when it was done, beside the result."""
 _WIDTH: Final = 10
 """Bits of a number that tell the items of one event apart."""
 _REJECTED: Final = frozenset({"rejected", "declined"})
@@ -216,7 +218,10 @@ def _status_message(
         return (*parts_out(outcome.parts, link), *texts, *forms), None
     if isinstance(outcome, Working):
         return (Part(text=outcome.text),) if outcome.text else (), None
-    return parts_out(outcome.parts, link) if is_plain else (), None
+    if is_plain:
+        return parts_out(outcome.parts, link), None
+    said = outcome.meta.get(META_SAID)
+    return (Part(text=said),) if isinstance(said, str) and said else (), None
 
 
 def answers_to(questions: Sequence[Question], message: Message) -> dict[str, Answer]:
@@ -258,6 +263,8 @@ def project_finished(job: Job, link: Link | None, history_length: int | None) ->
     outcome, call = job.outcome, job.call
     if job.seq != 1 or job.turn != 1 or not isinstance(outcome, Done) or is_message(call, outcome):
         return None
+    if META_SAID in outcome.meta:
+        return None
     name: str = call.meta.get(META_ALIAS) or job.id
     context = call.context or job.id
     made = {artifact.id: _artifact(artifact, link) for artifact in outcome.artifacts}
@@ -293,6 +300,8 @@ class _Chunks:
 
     def __init__(self) -> None:
         self.only_text = True
+        self.ended = False
+        """Whether its last chunk was said to be that."""
         self._length = 0
         self._digest = hashlib.blake2b(digest_size=16)
 
@@ -464,6 +473,7 @@ class Projection:
         continues = event.append and (known is not None or self._apart)
         chunks = self._streamed[name] = self._streamed.get(name) or _Chunks() if continues else _Chunks()
         chunks.add(event.parts)
+        chunks.ended = event.last
         piece = Artifact(artifact_id=name, name=event.name, parts=parts_out(event.parts, self._link))
         if known is not None and continues:
             known.add(piece)
@@ -477,24 +487,34 @@ class Projection:
         items: list[Item] = []
         is_plain = is_message(self._job.call, outcome)
         if isinstance(outcome, (Done, Failed)) and not is_plain:
-            items += [self._add_artifact(artifact) for artifact in outcome.artifacts]
-            if outcome.parts:
-                chunks = self._streamed.get(_RESULT)
-                rest = chunks.rest_of(outcome.parts) if chunks is not None else None
-                whole = self._add_artifact(Made(_RESULT, parts=outcome.parts))
-                if rest is not None:  # it was streamed already, or all but the end of it
-                    last = replace(whole.artifact, parts=(Part(text=rest),))
-                    whole = replace(whole, artifact=last, append=True)
-                items.append(whole)
+            for made in (*outcome.artifacts, *((Made(_RESULT, parts=outcome.parts),) if outcome.parts else ())):
+                items += self._complete_artifact(made)
         parts, metadata = _status_message(outcome, is_plain, self._link)
         message = agent_message(self.id, self.context, seq, parts, metadata=metadata) if parts else None
         self._become(to_state(outcome), message, at)
         return [*items, self._update()]
 
-    def _add_artifact(self, made: Made) -> ArtifactUpdate:
+    def _complete_artifact(self, made: Made) -> list[Item]:
+        """What a stream has yet to tell of an artifact that is complete now: all of it, its end, or nothing.
+
+        There is no empty chunk just to say that it was the last: that ends streams of which clients take the last text.
+        """
         artifact = _artifact(made, self._link)
+        known, chunks = self._artifacts.get(made.id), self._streamed.get(made.id)
+        rest = chunks.rest_of(made.parts) if chunks is not None else None
+        is_bare = made.description is None and not made.meta
+        told = rest == "" or (chunks is not None and chunks.ended and known is not None and _is_same(known, artifact))
         self._artifacts[made.id] = Growing(artifact)
-        return ArtifactUpdate(task_id=self.id, context_id=self.context, artifact=artifact, last_chunk=True)
+        if told and is_bare:
+            return []
+        update = ArtifactUpdate(task_id=self.id, context_id=self.context, artifact=artifact, last_chunk=True)
+        if rest and is_bare:  # all but the end of it was streamed already
+            return [replace(update, artifact=replace(artifact, parts=(Part(text=rest),)), append=True)]
+        return [update]
+
+
+def _is_same(known: Growing, artifact: Artifact) -> bool:
+    return known.whole().parts == artifact.parts
 
 
 def _artifact(made: Made, link: Link | None) -> Artifact:

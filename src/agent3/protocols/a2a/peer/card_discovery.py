@@ -13,6 +13,7 @@ from urllib.parse import urlsplit
 
 import msgspec
 from msgspec import Struct
+from msgspec.structs import replace
 
 from agent3 import jsonrpc
 from agent3.definitions import AgentCard
@@ -36,7 +37,7 @@ from agent3.protocols.a2a.cards import cards, signatures
 from agent3.protocols.a2a.peer.bindings import LIMITS
 from agent3.security.outbound import Gate, Response
 
-__all__ = ["FoundCard", "check_signature", "explain_key_change", "find_card"]
+__all__ = ["FoundCard", "check_signature", "explain_key_change", "find_card", "keep_signed"]
 
 _PATHS: Final = ("/.well-known/agent-card.json", "/.well-known/agent.json")
 _JWKS_PATH: Final = "/.well-known/jwks.json"
@@ -159,6 +160,20 @@ async def check_signature(gate: Gate, found: FoundCard) -> dict[str, Any]:
         "keys": sorted({each.thumbprint for each in verified}),
         "readings": sorted({each.reading for each in verified}),
     }
+
+
+def keep_signed(found: FoundCard, signature: dict[str, Any]) -> tuple[FoundCard, dict[str, Any]]:
+    """Of a verified card only what its keys signed: a field beside it is nobody's word, and could be anybody's.
+
+    A card whose addresses nobody signed is not verified.
+    """
+    if signature.get("status") != "verified":
+        return found, signature
+    document = signatures.signed_part(found.document, signature["readings"])
+    card = AgentCard.from_wire(document)
+    if not cards.interfaces(card):
+        return found, {"status": "unverified", "why": "its signatures do not cover the addresses that it names"}
+    return replace(found, document=document, card=card), signature
 
 
 def explain_key_change(before: Mapping[str, Any], now: Mapping[str, Any]) -> str | None:

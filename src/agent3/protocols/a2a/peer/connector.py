@@ -10,12 +10,13 @@ from __future__ import annotations
 import asyncio
 from collections import OrderedDict
 from collections.abc import AsyncGenerator, Mapping
-from contextlib import aclosing
+from contextlib import aclosing, suppress
 from datetime import UTC, datetime
 from typing import Any, Final
 
 from msgspec.structs import replace
 
+from agent3.calls.jobs import META_ALIAS
 from agent3.calls.outcomes import failed_by
 from agent3.calls.step import RECOVERY
 from agent3.definitions import AgentCard
@@ -26,6 +27,7 @@ from agent3.errors import (
     JobNotFound,
     MalformedResponse,
     RequestError,
+    SecurityError,
     StorageError,
     TargetError,
     TargetRefused,
@@ -39,7 +41,7 @@ from agent3.observe.logs import get as logger
 from agent3.observe.metrics import METRICS, Metrics
 from agent3.protocols.a2a.cards.extensions import DEADLINE, TRACEABILITY
 from agent3.protocols.a2a.peer.bindings import RequestOptions
-from agent3.protocols.a2a.peer.card_discovery import FoundCard, check_signature
+from agent3.protocols.a2a.peer.card_discovery import FoundCard, check_signature, keep_signed
 from agent3.protocols.a2a.peer.peers import INTERRUPTED, SETTLED, Peer, Peers
 from agent3.protocols.a2a.peer.push_following import PushFollower
 from agent3.protocols.a2a.peer.push_receiver import PushReceiver
@@ -51,6 +53,8 @@ from agent3.protocols.a2a.peer.translation import (
     build_answer,
     build_message,
     describe_agent,
+    given_message,
+    given_metadata,
     message_id,
     source_of,
     to_outcome,
@@ -65,6 +69,7 @@ from agent3.protocols.a2a.wire.types import (
     Message,
     Send,
     Sending,
+    State,
     Subscribe,
     Task,
 )
@@ -119,6 +124,7 @@ class A2AConnector:
         metrics: Metrics = METRICS,
     ):
         self._messages = metrics.a2a_messages_sent
+        self._references_dropped = metrics.a2a_references_dropped
         self.peers = Peers(policy, ceiling=ceiling, unused=unused, pauses=pauses, env=env)
         self._idle = idle
         self._ceiling = ceiling
@@ -127,6 +133,8 @@ class A2AConnector:
         """Set by the door that receives the push notifications."""
         self._lost: OrderedDict[str, str] = OrderedDict()
         """Tasks that ran out of time, by the message that started them: they go on, and a repeated call finds them."""
+        self._tasks: OrderedDict[tuple[str, str, str], str] = OrderedDict()
+        """Tasks of agents by the caller, the agent and the caller's id of the job, under which it refers to them."""
         self._cancellations: set[asyncio.Task[None]] = set()
 
     async def describe(self, address: str, *, secret: Secret | None = None, route: Route | None = None) -> Agent:
@@ -140,12 +148,13 @@ class A2AConnector:
         peer = await self.peers.get(address, secret, pattern.meta, fresh=True)
         found = peer.found
         signature = await check_signature(peer.gate, found)
+        found, signature = keep_signed(found, signature)
         if secret is not None and peer.card.features.extended_agent_card:
             try:
                 document = await peer.send(GetCard(), RequestOptions(timeout=self._idle))
                 assert isinstance(document, dict)
                 found = FoundCard(url=found.url, document=document, card=AgentCard.from_wire(document))
-            except (RequestError, TargetError) as error:
+            except (RequestError, TargetError, SecurityError) as error:
                 log.warning("%s has no extended card for us, so its public one is used: %s", peer.host, error)
         if pattern.address == address:  # else the route holds references to secrets, and keeps them
             if origin_of(peer.found.url) != origin_of(address):  # a redirect chose that host
@@ -218,13 +227,27 @@ class A2AConnector:
                 await self._cancel(call, peer, state["task"])
                 return Failed("declined", f"What {call.agent} asked was declined, and its task was cancelled.")
             return await self._send(call, peer, build_answer(call))
-        if missing := [
-            each.uri for each in peer.card.features.extensions if each.required and each.uri not in peer.extensions
-        ]:
+        message = self._refer(call, build_message(call, route.target or call.capability))
+        known = (*peer.extensions, *message.extensions)
+        if missing := [each.uri for each in peer.card.features.extensions if each.required and each.uri not in known]:
             error = TargetRefused(f"{peer.card.name} requires unsupported extensions: {', '.join(missing)}.")
             error.sent = False
             raise error
-        return await self._send(call, peer, build_message(call, route.target or call.capability))
+        return await self._send(call, peer, message)
+
+    def _refer(self, call: Call, message: Message) -> Message:
+        """The message with the agent's own ids of the tasks that it refers to.
+
+        Any other id is left out: it would be a word of the caller's choice, and may name the task of somebody else.
+        """
+        ids = message.reference_task_ids
+        if not ids:
+            return message
+        known = [self._tasks.get((call.principal.id, call.agent, one)) for one in ids]
+        mine = tuple([one for one in known if one is not None])
+        if left_out := len(ids) - len(mine):
+            self._references_dropped.inc(amount=left_out)
+        return replace(message, reference_task_ids=mine)
 
     async def _find_running(self, call: Call, peer: Peer, task_id: str | None) -> str | None:
         """The task that an earlier, interrupted turn has started already, so that nothing is sent again.
@@ -336,6 +359,15 @@ class A2AConnector:
         result = fold.result()
         if result is None:
             raise MalformedResponse(f"{call.agent} ended its answer without any content.")
+        if (
+            isinstance(result, Task)
+            and result.status.state is State.COMPLETED
+            and not result.artifacts
+            and not result.status.message
+        ):
+            # Some agents tell by their stream only that they are done, and show what came of it on request.
+            with suppress(RequestError, TargetError):
+                result = await self._read(call, peer, result.id)
         return self._finish(call, result)
 
     async def _read(self, call: Call, peer: Peer, task_id: str) -> Task:
@@ -356,6 +388,11 @@ class A2AConnector:
     def _finish(self, call: Call, result: Task | Message) -> Outcome:
         self._lost.pop(message_id(call), None)
         outcome = to_outcome(result, call)
+        if isinstance(result, Task):
+            for name in filter(None, (call.job or call.id, call.meta.get(META_ALIAS))):
+                self._tasks[call.principal.id, call.agent, name] = result.id
+            while len(self._tasks) > _MOST_LOST:
+                self._tasks.popitem(last=False)
         if self.push_receiver is None or not isinstance(outcome, Working):
             return outcome
         wait = self.push_receiver.find(self.push_receiver.key_for(message_id(call)))
@@ -407,7 +444,7 @@ class A2AConnector:
     def _build_send(self, call: Call, peer: Peer, message: Message, sending: Sending | None = None) -> Send:
         capability = call.live.capability
         modes = capability.output_modes
-        metadata: dict[str, Any] = {}
+        metadata = given_metadata(call)
         if (deadline := self._deadline(call)) is not None:
             metadata[DEADLINE] = {"deadline": deadline}
         if call.traceparent is not None and TRACEABILITY in peer.declared:
@@ -424,7 +461,13 @@ class A2AConnector:
         if (deadline := self._deadline(call)) is not None:
             headers[DEADLINE_HEADER] = deadline
         left = self._time_left(call)
-        return RequestOptions(headers=headers, timeout=min(left + 1.0, self._ceiling), idle=max(self._idle, left))
+        given = given_message(call)
+        return RequestOptions(
+            headers=headers,
+            timeout=min(left + 1.0, self._ceiling),
+            idle=max(self._idle, left),
+            extensions=given.extensions if given is not None else (),
+        )
 
     def _time_left(self, call: Call) -> float:
         """Seconds that the call still has."""

@@ -2,16 +2,21 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Collection, Iterator, Mapping
 from typing import Any
 
 from agent3.definitions import AgentCard
 from agent3.env import REAL, Env
-from agent3.identity.scheme_credentials import Scheme, SchemeCredential, is_usable
+from agent3.identity.oauth import origin_of
+from agent3.identity.scheme_credentials import Scheme, SchemeCredential, is_usable, scheme_origins
 from agent3.identity.secrets import Secret
+from agent3.protocols.a2a.cards.cards import interfaces
 from agent3.security.outbound import Gate
 
-__all__ = ["Credential", "security_schemes"]
+__all__ = ["ORIGINS", "Credential", "named_origins", "security_schemes"]
+
+ORIGINS = "origins"
+"""The key in a route's ``meta`` that holds the origins which may get its secret."""
 
 
 def security_schemes(card: AgentCard, *, alone: bool = False) -> Iterator[Scheme]:
@@ -29,13 +34,28 @@ def security_schemes(card: AgentCard, *, alone: bool = False) -> Iterator[Scheme
             yield Scheme(definition, scopes)
 
 
+def named_origins(card: AgentCard) -> list[str]:
+    """All origins to which a card sends a secret: its interfaces, and those that give tokens."""
+    found = {origin_of(each.url) for each, _ in interfaces(card)}
+    for scheme in security_schemes(card):
+        found.update(scheme_origins(scheme.definition))
+    return sorted(found)
+
+
 class Credential(SchemeCredential):
     """One secret for one agent: by the first scheme of its card for which one secret is enough."""
 
     def __init__(
-        self, card: AgentCard, secret: Secret | None, header: str | None, gate: Gate, home: str, env: Env = REAL
+        self,
+        card: AgentCard,
+        secret: Secret | None,
+        header: str | None,
+        gate: Gate,
+        home: str,
+        env: Env = REAL,
+        origins: Collection[str] | None = None,
     ):
         scheme: Scheme | None = None
         if secret is not None and not header:
             scheme = next((scheme for scheme in security_schemes(card, alone=True) if is_usable(scheme)), None)
-        super().__init__(scheme, secret, header, gate, home, env)
+        super().__init__(scheme, secret, header, gate, home, env, origins)

@@ -39,7 +39,7 @@ from agent3.protocols.a2a.cards import cards
 from agent3.protocols.a2a.cards.extensions import DEADLINE, IDEMPOTENT, SCHEMAS, TRACEABILITY, USAGE
 from agent3.protocols.a2a.peer.bindings import BINDINGS, Binding, Interface, RequestOptions
 from agent3.protocols.a2a.peer.card_discovery import FoundCard, find_card
-from agent3.protocols.a2a.peer.credentials import Credential
+from agent3.protocols.a2a.peer.credentials import ORIGINS, Credential, named_origins
 from agent3.protocols.a2a.wire import Value
 from agent3.protocols.a2a.wire.errors import ContentTypeNotSupported, UnsupportedOperation, VersionNotSupported
 from agent3.protocols.a2a.wire.types import (
@@ -382,10 +382,12 @@ class Peers:
         """The agent at an address. ``fresh`` fetches its card again; with a ``document`` no card is fetched.
 
         ``meta`` is that of the route: ``secret_header`` names the header for the secret, ``registered`` says that the
-        operator chose the address.
+        operator chose the address, ``origins`` are those that may get the secret; without any, that of the address.
         """
         meta = meta or {}
-        key = (address, secret, meta.get("secret_header"), bool(meta.get("registered")))
+        origins = meta.get(ORIGINS)
+        confirmed = None if origins is None or secret is None else tuple(origins)
+        key = (address, secret, meta.get("secret_header"), bool(meta.get("registered")), confirmed)
         peer = self._peers.get(key)
         if peer is not None and not fresh and peer.has_card(document):
             peer.last_used = self._env.monotonic()
@@ -438,7 +440,7 @@ class Peers:
 
     async def _open(self, key: tuple[Any, ...], before: Peer | None, document: Mapping[str, Any] | None) -> Peer:
         self._check_open()
-        address, secret, header, registered = key
+        address, secret, header, registered, confirmed = key
         if before is not None:
             gate = before.gate
         else:
@@ -455,10 +457,12 @@ class Peers:
             raise
         if before is not None and found is before.found:
             return before
+        if confirmed is None:  # added before they were kept, or being added
+            confirmed = () if document is None else named_origins(found.card)
         peer = self._peers[key] = Peer(
             found,
             gate,
-            Credential(found.card, secret, header, gate, found.url, self._env),
+            Credential(found.card, secret, header, gate, found.url, self._env, confirmed),
             working=self._working,
             # A new card is still the same agent: its open connections are taken over, and closed with the new peer.
             bindings=before.bindings if before is not None else None,

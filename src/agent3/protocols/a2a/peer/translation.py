@@ -38,8 +38,9 @@ from agent3.model import (
     agent_id,
     text_of,
 )
-from agent3.protocols.a2a.cards.extensions import IDEMPOTENT, SCHEMAS, USAGE
-from agent3.protocols.a2a.door.projection import Growing, parts_in, parts_out
+from agent3.protocols.a2a.cards.extensions import DEADLINE, IDEMPOTENT, SCHEMAS, TRACEABILITY, USAGE
+from agent3.protocols.a2a.door.projection import META, META_SAID, Growing, parts_in, parts_out
+from agent3.protocols.a2a.peer.credentials import ORIGINS, named_origins
 from agent3.protocols.a2a.wire.types import (
     Artifact,
     ArtifactUpdate,
@@ -61,6 +62,8 @@ __all__ = [
     "build_answer",
     "build_message",
     "describe_agent",
+    "given_message",
+    "given_metadata",
     "message_id",
     "source_of",
     "to_outcome",
@@ -95,6 +98,7 @@ FREE_INPUT: Final[dict[str, Any]] = {
 }
 """The input schema of a skill whose card gives none: A2A itself only knows messages."""
 
+_OF_ONE_WAY: Final = frozenset({DEADLINE, TRACEABILITY})
 _RESULT: Final = "result"
 _MOST_TEXT: Final = 2_000
 """Characters of an agent's words that an outcome quotes."""
@@ -120,6 +124,8 @@ def describe_agent(
     A card without skills still takes messages, and gets one capability for them.
     """
     extensions = {each.uri: each.params for each in reversed(card.features.extensions)}
+    if pattern.credential is not None:
+        pattern = replace(pattern, meta={**pattern.meta, ORIGINS: named_origins(card)})
     if IDEMPOTENT in extensions:
         pattern = replace(pattern, meta={**pattern.meta, "keys": True})
     schemas = extensions.get(SCHEMAS, {}).get("skills")
@@ -194,13 +200,34 @@ def build_message(call: Call, skill: str | None) -> Message:
         parts = (*text_and_files, Part(data=call.input or {}))
     if not parts:
         raise ValidationError(f"{call.agent}/{call.capability} was given nothing to say. Give it a message.")
+    given = given_message(call)
+    metadata = {**((given.metadata if given is not None else None) or {}), **({"skillId": skill} if skill else {})}
     return Message(
         message_id=message_id(call),
         role=Role.USER,
         parts=parts,
         context_id=call.context,
-        metadata={"skillId": skill} if skill else None,
+        metadata=metadata or None,
+        extensions=given.extensions if given is not None else (),
+        reference_task_ids=given.reference_task_ids if given is not None else (),
     )
+
+
+def given_message(call: Call) -> Message | None:
+    """The message that began a call which came in by A2A; its parts may be in the call alone."""
+    kept = call.meta.get(META, {}).get("message")
+    if kept is None or isinstance(kept, Message):
+        return kept
+    try:
+        return msgspec.convert(kept, Message)
+    except msgspec.ValidationError:
+        return None
+
+
+def given_metadata(call: Call) -> dict[str, Any]:
+    """What the caller said beside its message, but for what is said anew on each way."""
+    given = call.meta.get(META, {}).get("metadata")
+    return {name: value for name, value in given.items() if name not in _OF_ONE_WAY} if isinstance(given, dict) else {}
 
 
 def _free_parts(call: Call) -> tuple[Part, ...]:
@@ -372,7 +399,7 @@ def to_outcome(result: Task | Message, call: Call) -> Outcome:
     usage = _usage(result.metadata)
     if status.state is State.COMPLETED:
         said = parts_in(status.message.parts) if status.message is not None else ()
-        meta = {"said": text_of(said)[:_MOST_TEXT]} if said and parts else {}
+        meta = {META_SAID: text_of(said)[:_MOST_TEXT]} if said and parts else {}
         return Done(parts or said, others, usage=usage, meta=meta)
     # Agents of ours also say by which error they failed; only errors that a target can cause are believed.
     code, reason = _FAILURES[status.state]

@@ -31,7 +31,7 @@ from agent3.errors import (
     TooLarge,
     Unavailable,
 )
-from agent3.identity.authorization import Authorization
+from agent3.identity.authorization import Authorization, Proves
 from agent3.observe.logs import get as logger
 from agent3.security.outbound import Gate, Stream
 
@@ -104,7 +104,8 @@ class PendingRequest:
     caller is being asked. ``subscription`` marks a request that only listens. ``features`` are what the caller can do
     besides elicitation (``sampling``, ``roots``), None for a request of our own; ``level`` is the lowest log level it
     wants; ``patience`` is how many seconds it waits for a server that is still starting; ``caller`` is whose request it
-    is. ``waiting`` surrounds the time in which the caller thinks. Use as ``async with``, which starts the clock; raises
+    is, and ``owned`` says that it must not meet other callers: it is not of the gateway itself or of the local person.
+    ``waiting`` surrounds the time in which the caller thinks. Use as ``async with``, which starts the clock; raises
     CallTimeout when the time is over.
     """
 
@@ -120,8 +121,10 @@ class PendingRequest:
         level: str | None = None,
         patience: float | None = None,
         caller: str = "",
+        owned: bool = False,
     ):
         self.caller = caller
+        self.owned = owned
         self.subscription = subscription
         self.features = features
         self.level = level
@@ -355,9 +358,8 @@ class HTTPChannel:
                 task.cancel()
 
     async def tell(self, body: bytes, headers: Mapping[str, str]) -> None:
-        plain = {name: value for name, value in headers.items() if not name.lower().startswith("mcp-param-")}
         try:
-            async with asyncio.timeout(_COURTESY * 5), self._open("POST", body, plain) as answer:
+            async with asyncio.timeout(_COURTESY * 5), self._open("POST", body, headers) as answer:
                 content = b"".join([chunk async for chunk in answer])
         except TimeoutError:
             raise CallTimeout(f"{self.place} did not take a notification in time.") from None
@@ -424,12 +426,18 @@ class HTTPChannel:
         """
         for left in range(_RENEWALS, -1, -1):
             sent = {**headers, **await authorization.headers(self._gate)}
-            async with self._stream(method, body, sent) as answer:
+            proves = authorization if isinstance(authorization, Proves) else None
+            proof = {} if proves is None else proves.prove(method, self._url, sent)
+            async with self._stream(method, body, {**sent, **proof}) as answer:
+                has_new_nonce = proves is not None and proves.take_nonce(answer.headers)
                 # 401: no token, or a stale one. 403 with insufficient_scope: one for too little.
                 challenge = answer.headers.get("www-authenticate", "")
                 refused = answer.status == 401 or (answer.status == 403 and "insufficient_scope" in challenge)
-                with nullcontext() if pending is None else pending.pause_clock():  # a person may have to agree
-                    again = left and refused and await authorization.renew(self._gate, sent, answer)
+                if answer.status == 401 and "use_dpop_nonce" in challenge:
+                    again = bool(left) and has_new_nonce  # the token is good, only the proof was not
+                else:
+                    with nullcontext() if pending is None else pending.pause_clock():  # a person may have to agree
+                        again = bool(left and refused and await authorization.renew(self._gate, sent, answer))
                 if not again:
                     yield answer
                     return
@@ -441,7 +449,8 @@ class HTTPChannel:
 
     async def _tell_cancelled(self, params: dict[str, Any], headers: Mapping[str, str]) -> None:
         try:
-            await self.tell(jsonrpc.notification("notifications/cancelled", params), headers)
+            method = "notifications/cancelled"
+            await self.tell(jsonrpc.notification(method, params), _headers_after(headers, method))
         except (Agent3Error, ServerError, TimeoutError) as error:
             log.debug("%s was not told of a cancellation: %s", self.place, error)
 
@@ -523,7 +532,7 @@ class HTTPChannel:
 
     async def _answer(self, message: dict[str, Any], pending: PendingRequest, headers: Mapping[str, str]) -> None:
         try:
-            await self.tell(await answer_request(message, pending), headers)
+            await self.tell(await answer_request(message, pending), _headers_after(headers))
         except (Agent3Error, ServerError, TimeoutError) as error:
             log.warning("%s did not take the answer to its question: %s", self.place, error)
 
@@ -533,7 +542,7 @@ class HTTPChannel:
         """Fetch the rest of an answer whose stream ended early, if the server numbers its events."""
         for _ in range(RESUMPTIONS if self.legacy and state.last_event else 0):
             await asyncio.sleep(state.retry)
-            where = {**headers, "Last-Event-ID": state.last_event or ""}
+            where = {**_headers_after(headers), "Last-Event-ID": state.last_event or ""}
             try:
                 async with self._open("GET", None, where) as answer:
                     if answer.status != 200 or not _is_event_stream(answer):
@@ -552,6 +561,12 @@ async def _drain(answer: Stream) -> None:
         async with asyncio.timeout(_DRAIN):
             async for _ in answer:
                 pass
+
+
+def _headers_after(headers: Mapping[str, str], method: str = "") -> dict[str, str]:
+    """The headers of what follows a request, from those of the request: they name no tool, and their own method."""
+    kept = {name: value for name, value in headers.items() if name.lower() == "mcp-protocol-version"}
+    return {**kept, "Mcp-Method": method} if method and "Mcp-Method" in headers else kept
 
 
 def _is_event_stream(answer: Stream) -> bool:

@@ -31,6 +31,7 @@ from agent3.model import (
     Failed,
     Hints,
     Outcome,
+    Principal,
     Route,
     Working,
     agent_id,
@@ -55,9 +56,10 @@ from agent3.protocols.mcp.client.processes import PREFIX
 from agent3.protocols.mcp.client.upstream import FIRST_START, Era, OnChange, OnWait, Session, Upstream, Upstreams
 from agent3.protocols.mcp.meta_keys import PASSED, TASKS
 from agent3.security import via
+from agent3.security.caller_scope import CallerScope
 from agent3.security.outbound import Policy
 
-__all__ = ["MCPConnector", "client_meta", "encode_answer", "feature_of"]
+__all__ = ["MCPConnector", "client_meta", "encode_answer", "feature_of", "is_owned"]
 
 log = logger("mcp")
 
@@ -102,7 +104,9 @@ class MCPConnector:
         first_start: float = FIRST_START,
         on_change: OnChange | None = None,
         env: Env = REAL,
+        scope: CallerScope | None = None,
     ):
+        self._scope = scope or CallerScope(env.random_bytes(32))
         self._stored: dict[str, str] = {}
         """The addresses that servers are known by outside, where secrets were put into them."""
 
@@ -154,7 +158,8 @@ class MCPConnector:
             except ServerError as error:
                 raise server_error_to_error(error, place_of(address)) from None
             session = await upstream.session(on_wait=on_wait)  # a lost one was opened anew
-        asks = session.era == "legacy" or await upstream.has_both_eras()
+        # Only tools ask. A server without any is not troubled with the other era.
+        asks = session.era == "legacy" or (bool(tools) and await upstream.has_both_eras())
         own = self._gateway
         if own and any(isinstance(meta := tool.get("_meta"), dict) and meta.get(via.META) == own for tool in tools):
             raise LoopDetected(f"{place_of(address)} leads back to this gateway. A gateway does not call itself.")
@@ -222,6 +227,9 @@ class MCPConnector:
             meta["traceparent"] = call.traceparent
         if call.key is not None:
             meta[KEY_META] = call.key
+        elif KEY_META in meta:
+            # The word of an MCP client, such as another gateway, for a call that is no job here.
+            meta[KEY_META] = self._scope.derive(call.principal, "key", str(meta[KEY_META]))
         if passed is None and (level := _wanted_level(call)):
             meta["io.modelcontextprotocol/logLevel"] = level
         name, arguments = route.target or call.capability, call.input or {}
@@ -352,6 +360,7 @@ class MCPConnector:
             # A little less than the call has, so that it ends by saying what it waited for.
             patience=max(0.0, min(0.9 * remaining, self._ceiling)),
             caller=call.principal.id,
+            owned=is_owned(call.principal),
         )
 
     # Anything but calls
@@ -459,6 +468,11 @@ class MCPConnector:
         if (stored := route.meta.get(STORED)) is not None:
             self._stored[route.address] = stored
         return self.upstreams.get(route.address, secret, route.meta)
+
+
+def is_owned(principal: Principal) -> bool:
+    """Whether requests go by a session of the caller's own. The local person runs the gateway, and shares its own."""
+    return principal.kind != "local"
 
 
 class _QuestionRelay:

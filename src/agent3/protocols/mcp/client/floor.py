@@ -8,6 +8,9 @@ call. A question that could still be of several calls is held until the server h
 
 A call that waits for a person could ask a second question meanwhile, and one that was given up may go on at the server
 and ask. Between calls of one caller that is taken to be rare; no other caller is put a question that could be theirs.
+So a connection on which a server has asked belongs to one caller from then on. Everybody else is sent away before
+anything was sent, and takes a connection of its own. Until then callers share it, but for tools that have not ended
+once yet: of these the connection runs those of one caller at a time.
 """
 
 from __future__ import annotations
@@ -20,7 +23,7 @@ from typing import Generic, TypeVar
 
 from agent3.protocols.mcp.client.channels import ServerError
 
-__all__ = ["Floor", "Habits"]
+__all__ = ["Crowded", "Floor", "Habits"]
 
 CallT = TypeVar("CallT")
 
@@ -30,9 +33,13 @@ Habits = dict[str, bool]
 _FIRST = 2.0
 """Seconds for which a tool that was never called before has the floor; servers ask early, and others wait."""
 _LONGEST = 10.0
-"""Seconds for which a tool that is known to ask has it."""
+"""Seconds for which a tool that is known to ask has it, and for which a call waits until another caller's has ended."""
 _LINGERING = 60.0
 """Seconds for which a call that was given up is taken to go on at the server, which may not stop when it is told to."""
+
+
+class Crowded(Exception):
+    """A question of this call could be mistaken for another caller's here. Nothing was sent."""
 
 
 class _Seat(Generic[CallT]):
@@ -67,15 +74,27 @@ class Floor(Generic[CallT]):
         self._queue: deque[_Seat[CallT]] = deque()
         self._given_up: set[_Seat[CallT]] = set()
         self._held: list[_Held[CallT]] = []
+        self._owner: Hashable = None
+        self._unproven: set[_Seat[CallT]] = set()
+        """Calls of tools that had never ended without a question when they began."""
+        self._news: asyncio.Future[None] | None = None
+        """What callers wait for that cannot begin yet."""
 
     @asynccontextmanager
-    async def work(self, tool: str, call: CallT, caller: Hashable) -> AsyncIterator[None]:
+    async def work(self, tool: str, call: CallT, caller: Hashable, *, rooted: bool = False) -> AsyncIterator[None]:
         """Run a call in this block. Begins when the tool may ask without being mistaken for another.
 
-        Without a result or an error of the server the call was given up, and may go on there.
+        Crowded if it should be run on another connection, unless it is ``rooted`` here. Without a result or an error of
+        the server the call was given up, and may go on there.
         """
         seat = _Seat(tool, call, caller)
-        await self._begin(seat)
+        if not rooted:
+            await self._enter(seat)
+        try:
+            await self._begin(seat)
+        except BaseException:
+            self._leave(seat)
+            raise
         self._seats[call] = seat
         try:
             yield
@@ -90,6 +109,8 @@ class Floor(Generic[CallT]):
             del self._seats[call]
             self._pause(seat)
             self._settle(without=seat)
+            if seat not in self._given_up:
+                self._leave(seat)
 
     @property
     def is_empty(self) -> bool:
@@ -124,8 +145,52 @@ class Floor(Generic[CallT]):
             yield None
             return
         self._habits[seat.tool] = True
+        if self._owner is None:
+            self._owner = seat.caller
+        self._tell_news()
         async with self._closing(seat):
             yield seat.call
+
+    # Who shares the connection
+
+    async def _enter(self, seat: _Seat[CallT]) -> None:
+        """Come in, as soon as no call of another caller could be taken for this one; Crowded if that takes long."""
+        loop = asyncio.get_running_loop()
+        ends = loop.time() + _LONGEST
+        while self._has_rivals(seat):
+            left = ends - loop.time()
+            if left <= 0 or any(self._habits.values()):
+                raise Crowded
+            if self._news is None or self._news.done():
+                self._news = loop.create_future()
+            await asyncio.wait([self._news], timeout=left)
+        if seat.tool not in self._habits or self._is_unproven(seat.tool):
+            self._unproven.add(seat)
+        if any(self._habits.values()):
+            self._owner = seat.caller
+
+    def _has_rivals(self, seat: _Seat[CallT]) -> bool:
+        """Whether calls of other callers here could ask while this one may."""
+        if any(self._habits.values()):
+            if self._owner is not None:
+                return self._owner != seat.caller
+            return any(other.caller != seat.caller for other in (*self._seats.values(), *self._given_up))
+        if seat.tool in self._habits and not self._is_unproven(seat.tool):
+            return False
+        return any(other.caller != seat.caller for other in self._unproven)
+
+    def _is_unproven(self, tool: str) -> bool:
+        return any(other.tool == tool for other in self._unproven)
+
+    def _leave(self, seat: _Seat[CallT]) -> None:
+        """It can ask nothing any more."""
+        self._given_up.discard(seat)
+        self._unproven.discard(seat)
+        self._tell_news()
+
+    def _tell_news(self) -> None:
+        if self._news is not None and not self._news.done():
+            self._news.set_result(None)
 
     # Beginning and ending work
 
@@ -158,7 +223,7 @@ class Floor(Generic[CallT]):
             if seat in held.candidates and not held.seat.done():
                 held.seat.set_result(None)
         self._given_up.add(seat)
-        asyncio.get_running_loop().call_later(_LINGERING, self._given_up.discard, seat)
+        asyncio.get_running_loop().call_later(_LINGERING, self._leave, seat)
 
     def _give_floor(self, seat: _Seat[CallT]) -> None:
         self._speaker = seat

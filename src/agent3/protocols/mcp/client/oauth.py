@@ -38,6 +38,7 @@ from pydantic import ValidationError as WireError
 from agent3.env import REAL, Env
 from agent3.errors import Agent3Error, CallTimeout, TargetRefused, Unavailable
 from agent3.identity.authorization import Refusal
+from agent3.identity.dpop import ALGORITHM, ProofKey, read_nonce
 from agent3.identity.oauth import EARLY, LOOPBACK, MAX_ANSWER, RETRY_AFTER, Grant, SignIn, mark_unsent
 from agent3.identity.secrets import Secret
 from agent3.model import place_of
@@ -53,6 +54,7 @@ __all__ = [
     "identity_assertion",
     "private_key",
     "token_exchange",
+    "workload_identity",
 ]
 
 log = logger("mcp")
@@ -63,6 +65,8 @@ Method: TypeAlias = Literal["client_secret_basic", "client_secret_post"]
 
 _PAST = 1.0
 """A time of expiry that has passed by any clock; 0 would mean to the provider that there is none."""
+_BOUND = "DPoP"
+"""The scheme of a token that is bound to our key."""
 _NOT_SENT = frozenset({"host", "content-length", "connection"})
 _NOT_READ = frozenset({"content-encoding", "content-length", "transfer-encoding"})
 
@@ -110,6 +114,12 @@ class OAuth:
         self._until = 0.0
         self._version: str | None = None
         self._requested_scopes: set[str | None] = set()
+        # Tokens that are bound to a key (DPoP): asked for where the authorization server says that it gives such.
+        self._key: ProofKey | None = None
+        self._token_endpoint: str | None = None
+        self._is_bound = False
+        self._server_nonce: str | None = None
+        self._nonce: str | None = None
 
     def __repr__(self) -> str:
         return f"OAuth({self._place!r})"
@@ -135,7 +145,23 @@ class OAuth:
             _dump(context.client_info),
             _dump(context.oauth_metadata),
             _dump(context.protected_resource_metadata),
+            self._key.pem if self._key is not None and self._is_bound else None,
         )
+
+    def prove(self, method: str, url: str, sent: Mapping[str, str]) -> Mapping[str, str]:
+        """The proof that a request carries beside a token that is bound to our key."""
+        scheme, _, token = sent.get("Authorization", "").partition(" ")
+        if self._key is None or scheme != _BOUND:
+            return {}
+        return {"DPoP": self._key.prove(method, url, token=token, nonce=self._nonce)}
+
+    def take_nonce(self, answered: Mapping[str, str]) -> bool:
+        """Keep the nonce that the server wants in the next proof; True if it is another than before."""
+        nonce = read_nonce(answered)
+        if nonce is None or nonce == self._nonce:
+            return False
+        self._nonce = nonce
+        return True
 
     async def resume(self, grant: Grant) -> None:
         """Go on with what was kept. The token endpoint is taken from there too, and not discovered again."""
@@ -151,6 +177,9 @@ class OAuth:
                 await context.storage.set_client_info(context.client_info)
             if grant.server is not None:
                 context.oauth_metadata = OAuthMetadata.model_validate(grant.server)
+            if grant.key is not None:
+                self._key, self._is_bound = ProofKey(self._env, grant.key), True
+                self._token_endpoint = str((grant.server or {}).get("token_endpoint") or "") or None
             if grant.resource is not None:
                 context.protected_resource_metadata = ProtectedResourceMetadata.model_validate(grant.resource)
             self._take(f"Bearer {context.current_tokens.access_token}")
@@ -212,6 +241,8 @@ class OAuth:
             self._until = min(ends, self._env.now() + RETRY_AFTER)
 
     def _take(self, header: str | None) -> None:
+        if header is not None and self._is_bound:
+            header = f"{_BOUND} {header.partition(' ')[2]}"
         self._header, self._until = header, math.inf
         if header is not None and self._context is not None and (ends := self._context.token_expiry_time):
             left = ends - self._env.now()
@@ -227,7 +258,7 @@ class OAuth:
             outgoing = await anext(flow)
             while True:
                 if outgoing is not request:
-                    answer = await _send(gate, outgoing)
+                    answer = await self._send(gate, outgoing)
                 elif refused is not None:
                     answer, refused = refused, None
                 else:
@@ -244,6 +275,53 @@ class OAuth:
             raise
         finally:
             await flow.aclose()
+
+    async def _send(self, gate: Gate, request: httpx2.Request) -> httpx2.Response:
+        """Send a request of the provider. One for tokens carries a proof, where these can be bound to our key."""
+        url = str(request.url)
+        if request.method != "POST":
+            answer = await _send(gate, request)
+            described = _read_object(answer)
+            if isinstance(endpoint := described.get("token_endpoint"), str):
+                algorithms = described.get("dpop_signing_alg_values_supported")
+                gives_bound = isinstance(algorithms, list) and ALGORITHM in algorithms
+                self._token_endpoint = endpoint if gives_bound else None
+            return answer
+        if url != self._token_endpoint:
+            answer = await _send(gate, request)
+            if "access_token" in _read_object(answer):
+                self._is_bound = False
+            return answer
+        if self._key is None:
+            self._key = ProofKey(self._env)
+        before = self._server_nonce
+        answer = await self._send_proved(gate, request, self._key)
+        wants_nonce = answer.status_code in (400, 401) and _read_object(answer).get("error") == "use_dpop_nonce"
+        if wants_nonce and self._server_nonce != before:
+            answer = await self._send_proved(gate, request, self._key)
+        given = _read_object(answer)
+        if answer.status_code == 200 and isinstance(given.get("access_token"), str):
+            # The provider knows bearer tokens only; by which scheme it is sent is decided here.
+            self._is_bound = str(given.get("token_type")).lower() == "dpop"
+            if self._is_bound:
+                body = json.dumps({**given, "token_type": "Bearer"}).encode()
+                answer = httpx2.Response(200, headers=_without_framing(answer.headers), content=body)
+        return answer
+
+    async def _send_proved(self, gate: Gate, request: httpx2.Request, key: ProofKey) -> httpx2.Response:
+        request.headers["DPoP"] = key.prove(request.method, str(request.url), nonce=self._server_nonce)
+        answer = await _send(gate, request)
+        self._server_nonce = read_nonce(answer.headers) or self._server_nonce
+        return answer
+
+
+def _read_object(answer: httpx2.Response) -> dict[str, Any]:
+    """The JSON object of an answer; an empty one for anything else."""
+    try:
+        found = json.loads(answer.content)
+    except (ValueError, RecursionError):
+        return {}
+    return found if isinstance(found, dict) else {}
 
 
 def _dump(model: BaseModel | None) -> dict[str, Any] | None:
@@ -324,6 +402,43 @@ def identity_assertion(
         address, storage or Memory(), client_id, secret.reveal(), issuer, assertion, scope, method
     )
     return OAuth(provider, address)
+
+
+def workload_identity(
+    address: str,
+    client_id: str,
+    assertion: Assertion,
+    *,
+    issuer: str,
+    scope: str | None = None,
+    storage: TokenStorage | None = None,
+) -> OAuth:
+    """As this program, by the token that its platform gives it (RFC 7523), without a secret of its own.
+
+    ``assertion`` gives that token, which must be meant for ``issuer``, and goes to nobody else. A refusal is final.
+    """
+    return OAuth(_Workload(address, storage or Memory(), client_id, assertion, issuer, scope), address)
+
+
+class _Workload(IdentityAssertionOAuthProvider):
+    """The SDK's provider for assertions, for a client that has no secret."""
+
+    def __init__(
+        self, address: str, storage: TokenStorage, client_id: str, assertion: Assertion, issuer: str, scope: str | None
+    ):
+        super().__init__(address, storage, client_id, "none", issuer, assertion, scope)
+        self._client = self._client.model_copy(update={"client_secret": None, "token_endpoint_auth_method": "none"})
+
+    def _build_token_request(self, scope: str | None, assertion: str) -> httpx2.Request:
+        assert self._token_endpoint is not None
+        form = {
+            "grant_type": "urn:ietf:params:oauth:grant-type:jwt-bearer",
+            "assertion": assertion,
+            "client_id": str(self._client.client_id),
+            "resource": self._resource,
+            **({"scope": scope} if scope else {}),
+        }
+        return httpx2.Request("POST", self._token_endpoint, data=form)
 
 
 def token_exchange(gate: Gate, endpoint: str, client_id: str, identity: Secret) -> Assertion:

@@ -42,13 +42,13 @@ from agent3.protocols.mcp.client.channels import (
     params_of,
     spawn,
 )
-from agent3.protocols.mcp.client.floor import Floor, Habits
+from agent3.protocols.mcp.client.floor import Crowded, Floor, Habits
 from agent3.protocols.mcp.client.processes import PREFIX, Command, Restarts, StdioChannel, Watchdog
 from agent3.protocols.mcp.meta_keys import TASKS
 from agent3.security import via
 from agent3.security.outbound import Gate, Policy
 
-__all__ = ["ERA", "Era", "OnChange", "Session", "Upstream", "Upstreams"]
+__all__ = ["ERA", "SESSIONS", "SHARED", "Era", "OnChange", "Session", "Upstream", "Upstreams"]
 
 log = logger("mcp")
 
@@ -57,8 +57,9 @@ ERA = "era"
 """In a route's ``meta``: the only era in which the operator wants the server to be spoken to."""
 Features = frozenset[str]
 """What a legacy session declares besides elicitation, for callers that can do it: ``sampling``, ``roots``."""
-Line = tuple[Era | None, Features]
-"""Which of the sessions: its era, None for the one that was agreed on first, and what it declares."""
+Line = tuple[Era | None, Features, str]
+"""Which of the sessions: its era, None for the one that was agreed on first, what it declares, and the caller whose own
+it is, if it is not shared."""
 OnChange = Callable[[str], None]
 """Takes the address of a server whose lists changed."""
 OnWait = Callable[[str], None]
@@ -68,7 +69,7 @@ OnNote = Callable[[str, str, dict[str, Any]], None]
 
 Agent3ErrorT = TypeVar("Agent3ErrorT", bound=Agent3Error)
 _ALL: Features = frozenset({"sampling", "roots"})
-_MAIN: Line = (None, _ALL)
+_MAIN: Line = (None, _ALL, "")
 """The session of our own requests. It declares all that any caller can do: some servers show some tools only then."""
 _CLIENT_INFO = {"name": "agent3", "version": __version__}
 _ELICITATION: dict[str, Any] = {"elicitation": {"form": {}, "url": {}}}
@@ -103,6 +104,15 @@ _STREAM_WAIT = 2.0
 """Seconds to wait for the stream on which a legacy server may send its questions."""
 _OPEN_QUESTIONS = 800
 """Questions of one server that may be open at once. Over HTTP each holds a connection, of which there are 1000."""
+_OWN_LINES = 128
+"""Callers of one server that may have a session, or process, of their own at once. Others wait until one is free."""
+_OWN_PROGRAMS = 16
+"""Those of a program: each is a process."""
+SESSIONS = "sessions"
+"""In a route's ``meta``: ``caller`` or ``shared``, whether each caller has a session of its own where there are any."""
+SHARED = "shared"
+_KNOWN_TASKS = 10_000
+"""Tasks of one server of which we remember the session."""
 
 
 @dataclass(slots=True)
@@ -159,11 +169,32 @@ class Session:
         self.instructions: str | None = instructions if isinstance(instructions, str) else None
         self.info: dict[str, Any] = _table(greeting, "serverInfo") or _table(_table(greeting, "_meta"), _SERVER_INFO)
         self.headers: Mapping[str, str] = {"MCP-Protocol-Version": version}
-        """Those of messages that are not requests."""
+        """Those of answers."""
+        self.line: Line = _MAIN
+        self.busy = 0
+        """Requests under way, or about to be."""
+        self.used = 0.0
 
     @property
     def alive(self) -> bool:
         return self.channel.alive
+
+    @property
+    def keeps_state(self) -> bool:
+        """Whether the server may know in one request what was said in another."""
+        if isinstance(self.channel, StdioChannel):
+            return True
+        return self.era == "legacy" and self.channel.session is not None
+
+    def headers_for(self, method: str, name: str | None = None) -> Mapping[str, str]:
+        """Those of a request or notification.
+
+        A server that speaks the modern era wants each message to name its method, also in a session of the other era.
+        """
+        if self.era != "modern" and self._known.era != "modern":
+            return self.headers
+        named = {} if name is None else {"Mcp-Name": name}
+        return {**self.headers, "Mcp-Method": method, **named}
 
     async def request(
         self,
@@ -174,23 +205,26 @@ class Session:
         name: str | None = None,
         headers: Mapping[str, str] | None = None,
         tool: str | None = None,
+        rooted: bool = False,
     ) -> dict[str, Any]:
-        """The result of a request; ServerError for an error of the server. ``tool`` is who may ask meanwhile."""
+        """The result of a request; ServerError for an error of the server. ``tool`` is who may ask meanwhile.
+
+        Crowded if the caller should have a session of its own for it, unless it is ``rooted`` in this one.
+        """
         # Of the channel, not of the session: a slow server may answer the probe while ``initialize`` is waited for.
         key = next(self.channel.request_ids)
         own = _OWN_META if pending.features is None else _MODERN_META
         meta = {**(own if self.era == "modern" else {}), **(params.get("_meta") or {}), "progressToken": key}
-        if self._gateway:
-            meta[via.META] = via.outgoing(self._gateway)
+        if way := via.outgoing(self._gateway):
+            meta[via.META] = way
         body = jsonrpc.request(key, method, {**params, "_meta": meta})
-        sent = self.headers
-        if self.era == "modern":
-            sent = {**sent, "Mcp-Method": method, **(headers or {})}
-            if name is not None:
-                sent["Mcp-Name"] = name
+        sent = self.headers_for(method, name)
+        if self.era == "modern" and headers:
+            sent = {**sent, **headers}
         may_ask = self.era == "legacy" and method in _MAY_ASK
         pending.waiting = partial(self._wait_for_person, pending)
-        async with self._floor.work(tool or method, pending, pending.caller) if may_ask else nullcontext():
+        floor = self._floor.work(tool or method, pending, pending.caller, rooted=rooted) if may_ask else nullcontext()
+        async with floor:
             self._running[key] = pending
             try:
                 async with pending:
@@ -284,8 +318,10 @@ class Upstream:
 
     Any number of requests may be under way at once, on one session. A lost session is reopened; what was under way on
     it is repeated only where that is certain to be harmless. A legacy server learns once per session what it may ask of
-    us, so callers that can do less get a further session over HTTP; a program has one session for all. ``wanted`` is
-    the only era to be spoken, where the operator chose one.
+    us, so callers that can do less get a further session over HTTP; a program has one session for all. Where a server
+    keeps state between requests, each caller has a session, or process, of its own, unless they are ``shared``; and
+    also then where a server does not say which call asks. ``wanted`` is the only era to be spoken, where the operator
+    chose one.
     """
 
     def __init__(
@@ -299,8 +335,11 @@ class Upstream:
         gateway: str = "",
         first_start: float = FIRST_START,
         wanted: Era | None = None,
+        shared: bool = False,
     ):
         self.address = address
+        self._one_for_all = shared
+        self._most = min(_OWN_LINES, _OWN_PROGRAMS) if address.startswith(PREFIX) else _OWN_LINES
         self.known = known
         self._wanted = wanted
         self._room = asyncio.Semaphore(_OPEN_QUESTIONS)
@@ -315,6 +354,10 @@ class Upstream:
         self._gate = gate
         self._shared: dict[Line, Session] = {}
         self._opening: dict[Line, asyncio.Task[Session]] = {}
+        self._freed = asyncio.Event()
+        """Set when a caller's own session has nothing to do."""
+        self._of_tasks: dict[str, Session] = {}
+        """The sessions of tasks: no other one knows them."""
         self._begun = 0.0
         self._greeting: HTTPChannel | StdioChannel | None = None
         self._lists: dict[str, tuple[list[dict[str, Any]], float]] = {}
@@ -368,6 +411,15 @@ class Upstream:
 
     async def session_for(self, pending: PendingRequest, era: Era | None = None) -> Session:
         """The session for a request. ``era`` is the one that suits it, where the server has both."""
+        session = await self._shared_session(pending, era)
+        own = self._shared.get((*session.line[:2], pending.caller))
+        if own is not None and own.alive:
+            return own
+        if pending.owned and session.keeps_state and not self._one_for_all:
+            return await self._own_session(session, pending)
+        return session
+
+    async def _shared_session(self, pending: PendingRequest, era: Era | None) -> Session:
         session = self._shared.get(_MAIN)
         if session is None or not session.alive:
             session = await self.session(_MAIN, pending.patience, pending.tell_of_wait)
@@ -377,15 +429,50 @@ class Upstream:
         if session.era == "legacy":
             if features == _ALL:
                 return session
-            return await self.session(("legacy", features), pending.patience, pending.tell_of_wait)
+            return await self.session(("legacy", features, ""), pending.patience, pending.tell_of_wait)
         if era == "legacy" and self._wanted is None and self.known.both is not False:
             return await self._legacy_session(features) or session
         return session
 
+    async def _own_session(self, shared: Session, pending: PendingRequest) -> Session:
+        """A session for one caller alone: a process of its own, if it is a program. Waits while there are too many."""
+        line: Line = (*shared.line[:2], pending.caller)
+        try:
+            async with asyncio.timeout(pending.patience):
+                while line not in self._shared and line not in self._opening and not self._has_room():
+                    pending.tell_of_wait(f"{place_of(self.address)} is in use by {self._most} other callers; waiting")
+                    self._freed.clear()
+                    await self._freed.wait()
+        except TimeoutError:
+            text = f"{place_of(self.address)} is in use by {self._most} other callers. Try again in {_TRY_AGAIN:g} s."
+            raise Unavailable(text, retry_after=_TRY_AGAIN) from None
+        return await self.session(line, pending.patience, pending.tell_of_wait)
+
+    def _has_room(self) -> bool:
+        """Whether one more caller can have a session; one that nobody uses is closed for it."""
+        own = {line for line in (*self._shared, *self._opening) if line[2]}
+        if len(own) < self._most:
+            return True
+        unused = [line for line in own if line in self._shared and not self._shared[line].busy]
+        if unused:
+            self._close_line(min(unused, key=lambda line: self._shared[line].used))
+        return bool(unused)
+
+    def close_unused(self, before: float) -> None:
+        """Close the sessions of callers that have not used theirs since."""
+        for line, session in list(self._shared.items()):
+            if line[2] and not session.busy and session.used < before:
+                self._close_line(line)
+
+    def _close_line(self, line: Line) -> None:
+        session = self._shared.pop(line)
+        self._of_tasks = {task: where for task, where in self._of_tasks.items() if where is not session}
+        spawn(self._closing, session.close())
+
     async def _legacy_session(self, features: Features) -> Session | None:
         """The session in the handshake era of a modern server; None if it has none in which it could ask."""
         try:
-            session = await self.session(("legacy", features))
+            session = await self.session(("legacy", features, ""))
         except (LoopDetected, Unavailable):
             raise
         except (TargetError, CallTimeout):
@@ -397,6 +484,7 @@ class Upstream:
 
     async def _open_shared(self, line: Line) -> Session:
         session = self._shared[line] = await self._connect(line)
+        session.line, session.used = line, self._env.monotonic()
         if line == _MAIN:
             self.known.tasks = TASKS in _table(session.capabilities, "extensions")
         self._note_version(session, line)
@@ -451,12 +539,23 @@ class Upstream:
         try:
             for last in (False, True):
                 pending = make_pending()
+                root = self._of_tasks.get(str(params.get("taskId"))) if method.startswith("tasks/") else None
+                rooted = root is not None and root.alive
                 try:
-                    session = await self.session_for(pending, era)
+                    session = root if root is not None and rooted else await self.session_for(pending, era)
                 except Agent3Error as error:
                     raise _unsent(error)  # noqa: B904 - the same error
                 try:
-                    return await self._send(session, method, params, pending, name, headers, tool)
+                    try:
+                        return await self._send(session, method, params, pending, name, headers, tool, rooted)
+                    except Crowded:
+                        where = session.channel.place
+                        log.info("%s asks without saying which call it is; a caller gets a session of its own", where)
+                        try:
+                            session = await self._own_session(session, pending)
+                        except Agent3Error as error:
+                            raise _unsent(error)  # noqa: B904 - the same error
+                        return await self._send(session, method, params, pending, name, headers, tool, rooted=True)
                 except ServerError as error:
                     if last:
                         raise
@@ -608,7 +707,7 @@ class Upstream:
             "capabilities": capabilities,
             "clientInfo": _CLIENT_INFO,
         }
-        opening = Session(channel, "legacy", LATEST_HANDSHAKE_VERSION, {}, self._gateway)
+        opening = Session(channel, "legacy", LATEST_HANDSHAKE_VERSION, {}, self._gateway, self.known)
         try:
             greeting = await opening.request("initialize", params, PendingRequest(idle=limit, ceiling=limit))
         except Silent:
@@ -620,7 +719,8 @@ class Upstream:
         if version not in HANDSHAKE_PROTOCOL_VERSIONS:
             raise ServerError(None, f"it speaks MCP {version!r}, which is not supported")
         session = self._make_session(channel, "legacy", str(version), greeting)
-        await channel.tell(jsonrpc.notification("notifications/initialized"), session.headers)
+        done = "notifications/initialized"
+        await channel.tell(jsonrpc.notification(done), session.headers_for(done))
         return session
 
     # Sending
@@ -634,6 +734,27 @@ class Upstream:
         name: str | None,
         headers: Mapping[str, str] | None,
         tool: str | None,
+        rooted: bool,
+    ) -> dict[str, Any]:
+        session.busy += 1
+        try:
+            return await self._send_on(session, method, params, pending, name, headers, tool, rooted)
+        finally:
+            session.busy -= 1
+            session.used = self._env.monotonic()
+            if not session.busy:
+                self._freed.set()
+
+    async def _send_on(
+        self,
+        session: Session,
+        method: str,
+        params: Mapping[str, Any],
+        pending: PendingRequest,
+        name: str | None,
+        headers: Mapping[str, str] | None,
+        tool: str | None,
+        rooted: bool,
     ) -> dict[str, Any]:
         if session.era == "legacy":
             over_http = isinstance(session.channel, HTTPChannel)
@@ -653,7 +774,11 @@ class Upstream:
                     await session.request("logging/setLevel", {"level": level}, PendingRequest(idle=_STREAM_WAIT))
                 except (ServerError, Agent3Error) as error:
                     log.debug("%s did not take the level %s: %s", session.channel.place, level, error)
-        result = await session.request(method, params, pending, name=name, headers=headers, tool=tool)
+        result = await session.request(method, params, pending, name=name, headers=headers, tool=tool, rooted=rooted)
+        if session.era == "legacy" and isinstance(task := _table(result, "task").get("taskId"), str):
+            self._of_tasks[task] = session
+            if len(self._of_tasks) > _KNOWN_TASKS:
+                del self._of_tasks[next(iter(self._of_tasks))]
         if session.era == "modern" and (info := _table(_table(result, "_meta"), _SERVER_INFO)):
             # Without sessions this is how one learns that there is another version behind the address.
             same = all(info.get(key) == session.info.get(key) for key in ("name", "version"))
@@ -786,11 +911,11 @@ class Upstreams:
 
         There ``secret_env`` names the variable in which a program gets the secret, ``secret_header`` the header that
         carries it instead of ``Authorization: Bearer``, ``headers`` those that every request has; ``registered`` says
-        that the operator chose the address; ``era`` is the only one to be spoken.
+        that the operator chose the address; ``era`` is the only one to be spoken; ``sessions`` may be ``shared``.
         """
         meta = where or {}
         carried = tuple(sorted((meta.get(HEADERS) or {}).items()))
-        named = meta.get("secret_env"), meta.get("secret_header"), meta.get(ERA), carried
+        named = meta.get("secret_env"), meta.get("secret_header"), meta.get(ERA), meta.get(SESSIONS), carried
         key = (address, secret, *named, bool(meta.get("registered")))
         found = self._all.get(key)
         if found is None:
@@ -827,7 +952,7 @@ class Upstreams:
 
     def _make(self, address: str, secret: Secret | None, meta: Mapping[str, Any]) -> Upstream:
         known = self._known.setdefault(address, Known())
-        wanted = meta.get(ERA)
+        wanted, shared = meta.get(ERA), meta.get(SESSIONS) == SHARED
         if address.startswith(PREFIX):
             command = Command.parse(address)
             restarts = self._restarts.setdefault(address, Restarts(self._env.monotonic))
@@ -845,7 +970,9 @@ class Upstreams:
                 return channel
 
             gateway, start = self._policy.gateway, self._first_start
-            return Upstream(address, start_program, known, self._on_change, self._env, None, gateway, start, wanted)
+            return Upstream(
+                address, start_program, known, self._on_change, self._env, None, gateway, start, wanted, shared
+            )
         policy = self._policy
         if meta.get("registered"):
             policy = policy.registering(address)
@@ -862,7 +989,10 @@ class Upstreams:
         async def open_http() -> HTTPChannel | StdioChannel:
             return HTTPChannel(gate, address, headers, authorization)
 
-        return Upstream(address, open_http, known, self._on_change, self._env, gate, policy.gateway, wanted=wanted)
+        gateway = policy.gateway
+        return Upstream(
+            address, open_http, known, self._on_change, self._env, gate, gateway, wanted=wanted, shared=shared
+        )
 
     async def _sweep(self) -> None:
         """Close what has not been used for a while; it comes back on demand."""
@@ -870,6 +1000,8 @@ class Upstreams:
             await asyncio.sleep(max(0.05, self._idle / 4))
             oldest = self._env.monotonic() - self._idle
             unused = [key for key, upstream in self._all.items() if not upstream.busy and upstream.used < oldest]
+            for upstream in self._all.values():
+                upstream.close_unused(oldest)
             for key in unused:
                 upstream = self._all.pop(key)
                 log.info("%s was not used for %g s and is closed", place_of(upstream.address), self._idle)

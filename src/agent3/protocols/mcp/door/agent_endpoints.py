@@ -255,6 +255,7 @@ class _Guest:
         self._doors = doors
         self._name = name
         self._who = _who(principal)
+        self.who = principal.id
         self._inside: tuple[_Door, Visitor] | None = (door, visitor)
 
     def leave(self) -> None:

@@ -38,7 +38,7 @@ from agent3.model import (
 from agent3.observe.logs import get as logger
 from agent3.observe.performance import MCPPerformanceMonitor
 from agent3.protocols.mcp.door.gateway_tools import WARN_EVERY, JobTasks
-from agent3.protocols.mcp.door.passthrough import Passthrough, passthrough_meta
+from agent3.protocols.mcp.door.passthrough import Passthrough
 from agent3.protocols.mcp.door.toolset import (
     BLOCK,
     STRUCTURED,
@@ -52,6 +52,7 @@ from agent3.protocols.mcp.door.toolset import (
     ResourceTemplate,
     Task,
     Tool,
+    describe_client,
 )
 
 __all__ = ["AgentTools", "arguments_of_answer", "callable_by", "how_to_answer", "offers", "route_of"]
@@ -123,7 +124,7 @@ def _operation(capability: Capability) -> str:
 
 _KNOWN = 10_000
 """Callers and tools of which it is remembered whether they may."""
-_UNKNOWN: tuple[Capability | None, str] = (None, "invoke_tool_simple")
+_UNKNOWN: tuple[Capability | None, str, bool] = (None, "invoke_tool_simple", False)
 
 
 class AgentTools:
@@ -162,13 +163,16 @@ class AgentTools:
         """The agent as it is from now on; whether that is another list of tools."""
         before = self._all
         self.agent = agent
+        passes = agent.card.get("protocol") == "mcp"
+        # Each with what it is measured as, and whether it is told of the client.
         self._capabilities = {
-            capability.name: (capability, _operation(capability)) for capability in agent.capabilities
+            capability.name: (capability, _operation(capability), passes or capability.meta.get("reads") == "context")
+            for capability in agent.capabilities
         }
         current = {capability.name: _tool(capability) for capability in agent.capabilities}
         # Those that stayed as they were stay the same object, which the door has looked at already.
         self._all = {name: before[name] if before.get(name) == tool else tool for name, tool in current.items()}
-        self._passes = agent.card.get("protocol") == "mcp"
+        self._passes = passes
         self._allowed.clear()
         self._generation += 1
         return before != self._all
@@ -191,7 +195,7 @@ class AgentTools:
         """One turn of a capability, through all steps."""
         started = self._env.monotonic()
         status = "error"
-        capability, operation = self._capabilities.get(name, _UNKNOWN)
+        capability, operation, tells = self._capabilities.get(name, _UNKNOWN)
         principal, agent = caller.principal, self.agent
         who = GatewayCaller(principal, self._door, caller.listener, caller.traceparent)
         try:
@@ -210,11 +214,13 @@ class AgentTools:
                 timeout=capability.timeout,
                 routes=capability.routes,
                 traceparent=caller.traceparent,
-                meta=passthrough_meta(caller) if self._passes else {},
+                meta=describe_client(caller) if tells else {},
             )
             outcome = await self._gateway.start(who, call, (agent, capability))
-            if type(outcome) is not Done or self._passes:
-                outcome = await self._finish(outcome, who, caller)
+            if type(outcome) is Done and not self._passes:
+                status = "success"
+                return outcome
+            outcome = await self._finish(outcome, who, caller)
             if type(outcome) is not Failed:
                 status = "success"
             return outcome

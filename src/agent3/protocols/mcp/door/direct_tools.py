@@ -236,12 +236,8 @@ class DirectTools:
     async def _look_at_all(self, principal: Principal) -> tuple[dict[str, int], bool]:
         """How many capabilities of each agent a caller may call, until they are too many; whether it saw them all."""
         counts: dict[str, int] = {}
-        total = since = 0
-        for agent in self._directory.all():
-            since += 1 + len(agent.capabilities)
-            if since > _AT_ONCE:
-                since = 0
-                await asyncio.sleep(0)
+        total = 0
+        async for agent in self._directory.each():
             if offered := self._count(agent, principal):
                 counts[agent.id] = offered
                 total += offered

@@ -91,6 +91,10 @@ class DoorOptions:
     """Whether legacy clients can resume a lost stream."""
     retry: float = 1.0
     """Seconds that a legacy client waits before it resumes a lost stream."""
+    count_read: Callable[[Principal], float] = lambda _: 0.0
+    """Counts a request that is no call; more than 0.0 if its caller has to wait."""
+    sessions: int = 0
+    """Legacy sessions that one caller may have open; 0 for no limit."""
     hint: Hint = how_to_answer
     gateway: str = ""
     """The id of the gateway that serves, by which it recognises requests that came from itself."""
@@ -106,6 +110,8 @@ class MCPDoor:
         self.toolset = toolset
         self.capabilities = Capabilities.of(toolset)
         self.principal = options.principal
+        self.count_read = options.count_read
+        self.most_sessions = options.sessions
         self.max_body = options.max_body
         self._options = options
         tokens = StateTokens(options.key or env.random_bytes(32), options.answer_within, env)

@@ -9,24 +9,25 @@ it goes to the SDK untouched, which knows the right refusal. Lists are the SDK's
 from __future__ import annotations
 
 import asyncio
-from collections import OrderedDict
+from collections import Counter, OrderedDict
 from collections.abc import Coroutine, Hashable, MutableMapping, Sequence
 from functools import lru_cache, partial
 from typing import Any, Literal, NamedTuple
 
 import msgspec
+from mcp.server.streamable_http_manager import DEFAULT_SESSION_IDLE_TIMEOUT
 from msgspec import UNSET, Raw, Struct, UnsetType
 from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
 from agent3.calls.coroutines import Left, run_watched
 from agent3.calls.outcomes import failed_by
 from agent3.env import REAL, Env
-from agent3.errors import Agent3Error, Canceled, NotFound
+from agent3.errors import Agent3Error, Canceled, NotFound, RateLimited, TooSlow
 from agent3.gateway.lanes import HungUp, Reply
 from agent3.jsonrpc import SSEParser, check_bytes, error_of
 from agent3.model import Done, Failed, Outcome, Principal
 from agent3.observe.logs import get as logger
-from agent3.protocols.mcp.door.door import MCPDoor
+from agent3.protocols.mcp.door.door import MCPDoor, refusal
 from agent3.protocols.mcp.door.handlers import OUTCOME
 from agent3.protocols.mcp.door.requests import parse_features
 from agent3.protocols.mcp.door.results import failure_text, failure_to_dict
@@ -34,6 +35,7 @@ from agent3.protocols.mcp.door.rpc_batches import VERSIONS, parse_batch, serve_b
 from agent3.protocols.mcp.door.toolset import Caller, ignore_event
 from agent3.protocols.mcp.meta_keys import PASSED, RESERVED, STRUCTURED
 from agent3.security import via
+from agent3.security.limits import COUNTED
 
 __all__ = ["FastLane", "Visitor"]
 
@@ -44,6 +46,8 @@ LEGACY = frozenset({b"2025-03-26", b"2025-06-18", b"2025-11-25"})
 _VIA = via.HEADER.lower().encode()
 REFRESH = 600.0
 """Seconds after which one request of a legacy session goes to the SDK again, to keep its idle timer from ending it."""
+_BODY_SECONDS = 30.0
+"""Seconds for a body, where the server has no deadline of its own; that of a gateway is ``server.body_seconds``."""
 MOST_PAGES = 1_000
 MOST_SESSIONS = 10_000
 MOST_HOSTS = 1_000
@@ -125,15 +129,28 @@ class _Session(NamedTuple):
 class _Headers:
     """What the fast lane reads of a request's headers. A repeated header makes the request irregular."""
 
-    __slots__ = ("host", "is_forwarded", "is_regular", "method", "name", "origin", "session", "version")
+    __slots__ = (
+        "host",
+        "is_forwarded",
+        "is_modern",
+        "is_regular",
+        "method",
+        "name",
+        "origin",
+        "session",
+        "session_id",
+        "version",
+    )
 
     def __init__(self, headers: Sequence[tuple[bytes, bytes]]):
         found = dict(headers)
         self.version = found.get(b"mcp-protocol-version", b"")
+        self.is_modern = self.version == MODERN
         # Whatever bytes they are, they equal a text of the body only where these are its UTF-8.
         self.method = found.get(b"mcp-method", b"").decode("utf-8", "surrogateescape")
         self.name = found.get(b"mcp-name", b"").decode("utf-8", "surrogateescape")
         self.session = found.get(b"mcp-session-id", b"")
+        self.session_id = self.session.decode("latin-1")
         self.host = found.get(b"host", b"")
         self.origin = b"origin" in found
         self.is_regular = (
@@ -166,6 +183,11 @@ class Visitor:
         self._headers = headers
         self._principal = principal
 
+    @property
+    def who(self) -> str:
+        """The id of its principal."""
+        return self._principal.id
+
     def reply(self, scope: MutableMapping[str, Any], body: bytes, hung_up: HungUp) -> Coroutine[Any, Any, Reply | None]:
         """The answer to a request with this body; None for what is irregular and has to come by ASGI.
 
@@ -190,6 +212,10 @@ class FastLane:
         self._fingerprint = door.capabilities.fingerprint
         self._streaming = door.capabilities.streaming
         self._principal = door.principal
+        self._count_read = door.count_read
+        self._most_sessions = door.most_sessions
+        self._owned: Counter[str] = Counter()
+        """How many sessions each caller has."""
         self._env = env
         self._hosts: dict[bytes, bool] = {}
         self._info = {"io.modelcontextprotocol/serverInfo": door.info}
@@ -208,12 +234,32 @@ class FastLane:
         if scope["type"] != "http" or scope["method"] != "POST":
             await self._forward(scope, receive, send)
             return
-        headers = _Headers(scope["headers"])
-        if OUTCOME in scope or not headers.is_regular or headers.origin or not self._is_own_host(headers.host):
-            await self._forward(scope, receive, send)
+        try:
+            async with asyncio.timeout(_BODY_SECONDS):
+                body = await _read_body(receive, self.max_body)
+        except TimeoutError:
+            error = TooSlow(f"The body did not arrive within {_BODY_SECONDS:g} s; send it faster, or less of it")
+            await refusal(error)(scope, receive, send)
             return
-        body = await _read_body(receive, self.max_body)
         if body is None:
+            return  # the client left in the middle of it
+        replayed = False
+
+        async def replay() -> Message:
+            """Give the body once more, then go on with the real messages."""
+            nonlocal replayed
+            if replayed:
+                return await receive()
+            replayed = True
+            return {"type": "http.request", "body": body, "more_body": len(body) > self.max_body}
+
+        headers = _Headers(scope["headers"])
+        # Only such a request can open a session, whatever else is odd about it.
+        if not headers.session and headers.version != MODERN and (crowd := self._find_crowd(scope)) is not None:
+            await refusal(crowd)(scope, receive, send)
+            return
+        if OUTCOME in scope or not headers.is_regular or headers.origin or not self._is_own_host(headers.host):
+            await self._forward(scope, replay, send)
             return
         in_session = bool(headers.session) and len(body) <= self.max_body
         if in_session and headers.version in VERSIONS and (batch := parse_batch(body)) is not None:
@@ -240,15 +286,6 @@ class FastLane:
                 await send({"type": "http.response.start", "status": 200, "headers": start})
                 await send({"type": "http.response.body", "body": reply.body})
                 return
-        replayed = False
-
-        async def replay() -> Message:
-            """Give the body once more, then go on with the real messages."""
-            nonlocal replayed
-            if replayed:
-                return await receive()
-            replayed = True
-            return {"type": "http.request", "body": body, "more_body": len(body) > self.max_body}
 
         # To the SDK, whose answer is kept where the next one will be the same.
         key: Hashable | None = None
@@ -303,10 +340,13 @@ class FastLane:
         if not self._is_regular(request, headers, principal):
             return None
         if request.method != "tools/call":
+            if COUNTED not in scope and self._count_read(principal):
+                return None  # by ASGI, where it is refused
             key = self._page_key(request, headers.version, principal)
             page = self._pages.get(key) if key is not None else None
             return None if page is None else Reply(_envelope(request.id, page), headers.session)
-        params, meta, modern = request.params, request.params.meta, headers.version == MODERN
+        params, modern = request.params, headers.is_modern
+        meta = params.meta
         can: frozenset[str] | None
         if modern:
             can = parse_features(meta.capabilities) if meta is not None and meta.capabilities else _NOTHING
@@ -316,15 +356,14 @@ class FastLane:
         # Legacy clients can be sent log messages in place of progress, which takes a stream.
         if self._streaming is not None and not modern and self._streaming(name, params.arguments or {}):
             return None
-        if can is None or not self._is_regular_call(name, headers.session.decode("latin-1"), can):
+        if can is None or not self._is_regular_call(name, headers.session_id, can):
             return None
-        trace = meta.traceparent if meta is not None else UNSET
         caller = Caller(
             principal=principal,
             listener=ignore_event,
             era="modern" if modern else "legacy",
             can_elicit="form" in can,
-            traceparent=trace if isinstance(trace, str) else None,
+            traceparent=None if meta is None or meta.traceparent is UNSET else meta.traceparent,
             meta=request.others if isinstance(request, _MarkedRequest) else {},
             can=can,
         )
@@ -332,8 +371,8 @@ class FastLane:
         outcome: Outcome
         try:
             # A modern client that hangs up cancels the call; a legacy one only leaves, and cancels by a notification.
-            call = headers.session, request.id
-            outcome = await run_watched(turn, hung_up if modern else partial(self._wait_for_cancellation, call))
+            gone = hung_up if modern else partial(self._wait_for_cancellation, (headers.session, request.id))
+            outcome = await run_watched(turn, gone)
         except Left:
             if modern:
                 raise
@@ -378,7 +417,7 @@ class FastLane:
         """Whether headers and parameters ask for nothing that only the SDK knows."""
         method, params = request.method, request.params
         meta = params.meta
-        if headers.version == MODERN:
+        if headers.is_modern:
             if method not in ("tools/call", "tools/list", "server/discover") or headers.method != method:
                 return False
             if method == "tools/call" and (params.name is None or headers.name != params.name):
@@ -483,20 +522,40 @@ class FastLane:
                 return
             if scope["method"] == "DELETE" or message["status"] >= 400:
                 ended = next((value for key, value in scope["headers"] if key == b"mcp-session-id"), b"")
-                self._sessions.pop(ended, None)
+                self._drop(ended)
             else:
                 session = next((value for key, value in message["headers"] if key.lower() == b"mcp-session-id"), b"")
                 principal = self._find_principal(scope) if session else None
                 if principal is not None:
                     known = self._sessions.get(session)
+                    self._owned[principal.id] += known is None
                     features = known.can if can is None and known is not None else can
                     self._sessions[session] = _Session(principal.id, self._env.monotonic(), features)
                     self._sessions.move_to_end(session)
                     if len(self._sessions) > MOST_SESSIONS:
-                        self._sessions.popitem(last=False)
+                        self._drop(next(iter(self._sessions)))
             await send(message)
 
         await self._slow_lane(scope, receive, note_session)
+
+    def _find_crowd(self, scope: Scope) -> Agent3Error | None:
+        """The refusal of a caller with too many sessions. Those that the SDK has ended for being idle are forgotten."""
+        principal = self._find_principal(scope) if self._most_sessions else None
+        if principal is None or principal.kind == "local" or self._owned[principal.id] < self._most_sessions:
+            return None
+        old = self._env.monotonic() - DEFAULT_SESSION_IDLE_TIMEOUT
+        for session in [key for key, known in self._sessions.items() if known.since < old]:
+            self._drop(session)
+        if self._owned[principal.id] < self._most_sessions:
+            return None
+        text = f"Client {principal.id} has {self._most_sessions} sessions open. End some of them with DELETE."
+        return RateLimited(text, retry_after=60.0)
+
+    def _drop(self, session: bytes) -> None:
+        if (known := self._sessions.pop(session, None)) is not None:
+            self._owned[known.owner] -= 1
+            if not self._owned[known.owner]:
+                del self._owned[known.owner]
 
 
 class _Recorder:

@@ -74,7 +74,16 @@ MOST_TOOLS = 100_000
 MOST_COMPLETIONS = 100
 """Values of one completion, by the protocol."""
 _HEADER_KEY = f'"{X_MCP_HEADER_KEY}"'.encode()
-_answers: msgspec.json.Decoder[dict[str, Answer]] = msgspec.json.Decoder(dict[str, Answer])
+
+
+class _Replayed(Struct, frozen=True, omit_defaults=True):
+    """What is kept of a prompt or a read that asked: the answers it had, and its job, where it has one."""
+
+    answers: dict[str, Answer] = {}
+    job: str | None = None
+
+
+_replayed = msgspec.json.Decoder(_Replayed)
 
 
 class _Demands(Struct, frozen=True):
@@ -116,11 +125,11 @@ class RequestHandlers:
 
         def serve(method: str, params: type[BaseModel], handler: Callable[..., Awaitable[Any]]) -> None:
             async def checked(ctx: Context, given: Any) -> Any:
-                if isinstance(came_by := (ctx.meta or {}).get(via.META), str):
-                    try:
-                        via.enter(self._gateway, came_by)
-                    except LoopDetected as error:
-                        raise to_mcp_error(error) from None
+                # Always, because the task of a session remembers the way of the request that opened it.
+                try:
+                    via.enter(self._gateway, _way_of(ctx))
+                except LoopDetected as error:
+                    raise to_mcp_error(error) from None
                 return await handler(ctx, given)
 
             server.add_request_handler(method, cast("Any", params), checked)
@@ -394,16 +403,19 @@ class RequestHandlers:
         arguments: Any,
         run: Callable[[Caller], Coroutine[Any, Any, T | Needs]],
     ) -> T | wire.InputRequiredResult:
-        """Run something that starts again from the top after each question, with all answers so far."""
+        """Run something that starts again from the top after each question, with all answers so far, or goes on with
+        the job that asked."""
 
         async def start(caller: Caller) -> T | Needs:
             outcome = await await_with_grace(run(caller))
             if isinstance(outcome, Needs):
-                return Needs(outcome.questions, state=encode(caller.answers).decode())
+                return Needs(outcome.questions, state=encode(_Replayed(caller.answers, outcome.job)).decode())
             return outcome
 
         async def resume(state: str, answers: dict[str, Answer], caller: Caller) -> T | Needs:
-            caller.answers = {**(_answers.decode(state) if state else {}), **answers}
+            kept = _replayed.decode(state) if state else _Replayed()
+            caller.answers = {**kept.answers, **answers}
+            caller.resumed = None if kept.job is None else (kept.job, answers)
             return await start(caller)
 
         exchange: Exchange[T] = Exchange(ctx, self._tokens, self._log_level(ctx))
@@ -411,6 +423,13 @@ class RequestHandlers:
         if isinstance(outcome, Needs):
             raise missing_features_error(frozenset(map(feature_for, outcome.questions)), name)
         return outcome
+
+
+def _way_of(ctx: Context) -> str:
+    """The way that a request came, by its ``_meta``, else by its header."""
+    if isinstance(told := (ctx.meta or {}).get(via.META), str):
+        return told
+    return str(ctx.request.headers.get(via.HEADER, "")) if ctx.request is not None else ""
 
 
 async def _end_turn(ended: Outcome | NotFound) -> Outcome:

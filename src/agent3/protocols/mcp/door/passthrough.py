@@ -14,15 +14,30 @@ from typing import Any, Literal, NamedTuple, TypeVar
 
 from msgspec.structs import replace
 
-from agent3.errors import Agent3Error, CallTimeout, MalformedResponse, TargetError, TooLarge, Unavailable
+from agent3.errors import (
+    Agent3Error,
+    CallTimeout,
+    MalformedResponse,
+    SecurityError,
+    TargetError,
+    TooLarge,
+    Unavailable,
+)
 from agent3.identity.redaction import redact_error, redact_outcome, redact_value
 from agent3.identity.secret_refs import OpenRoute, open_route
 from agent3.identity.secrets import Secret, Vault
 from agent3.model import Call, Done, Needs, Part, Question, Route
 from agent3.observe.logs import get as logger
+from agent3.observe.metrics import METRICS
 from agent3.protocols.mcp.client.answers import block_to_part, encode_responses, request_to_question, requests_to_needs
 from agent3.protocols.mcp.client.channels import OnNotification, ServerError, spawn
-from agent3.protocols.mcp.client.connector import MCPConnector, client_meta, encode_answer, feature_of
+from agent3.protocols.mcp.client.connector import (
+    MCPConnector,
+    client_meta,
+    encode_answer,
+    feature_of,
+    is_owned,
+)
 from agent3.protocols.mcp.door.toolset import (
     Caller,
     Completion,
@@ -33,11 +48,13 @@ from agent3.protocols.mcp.door.toolset import (
     PromptMessage,
     Resource,
     ResourceTemplate,
+    describe_client,
 )
 from agent3.protocols.mcp.meta_keys import PASSED, RESERVED, URI
-from agent3.security.sanitize import clean_outcome
+from agent3.security.foreign_words import find_bad_question
+from agent3.security.sanitize import clean_outcome, clean_value
 
-__all__ = ["Passthrough", "passthrough_meta"]
+__all__ = ["Passthrough"]
 
 log = logger("mcp")
 
@@ -64,16 +81,6 @@ class _Subscribing(NamedTuple):
 
     uris: frozenset[str]
     refusals: asyncio.Task[dict[str, Agent3Error]]
-
-
-def passthrough_meta(caller: Caller) -> dict[str, Any]:
-    """The ``meta`` of a call for an MCP client: the server learns of the client, and its answer passes unchanged."""
-    said: dict[str, Any] = {"can": sorted(caller.can), "era": caller.era}
-    if caller.level:
-        said["level"] = caller.level
-    if caller.meta:
-        said["meta"] = caller.meta
-    return {PASSED: said}
 
 
 class Passthrough:
@@ -181,7 +188,7 @@ class Passthrough:
             safe = _redact_outcome(Done(parts, meta=_own_meta(result)), opened.hidden)
             roles: list[Literal["user", "assistant"]]
             roles = ["assistant" if message.get("role") == "assistant" else "user" for message in messages]
-            description = redact_value(_text(result, "description"), opened.hidden)
+            description = clean_value(redact_value(_text(result, "description"), opened.hidden))
             return FilledPrompt(tuple(map(PromptMessage, roles, safe.parts)), description, meta=safe.meta)
 
         return await self._with_secrets(request)
@@ -197,7 +204,7 @@ class Passthrough:
 
         async def request(opened: OpenRoute) -> CompletionResult:
             result = await self._connector.request(opened.route, "completion/complete", params, secret=opened.secret)
-            found = _table(redact_value(result, opened.hidden), "completion")
+            found = _table(clean_value(redact_value(result, opened.hidden)), "completion")
             values, total = found.get("values"), found.get("total")
             if not isinstance(values, list):
                 raise MalformedResponse("The server answered a completion without values.")
@@ -222,7 +229,7 @@ class Passthrough:
     async def _items(self, method: str, key: str) -> list[dict[str, Any]]:
         async def request(opened: OpenRoute) -> list[dict[str, Any]]:
             items = await self._connector.items(opened.route, method, key, secret=opened.secret)
-            return [redact_value(item, opened.hidden) for item in items]
+            return [clean_value(redact_value(item, opened.hidden)) for item in items]
 
         return await self._with_secrets(request)
 
@@ -233,7 +240,7 @@ class Passthrough:
 
         The state that a server wants back lives only within one of these calls, so clients need not carry it.
         """
-        meta = passthrough_meta(caller)
+        meta = describe_client(caller)
         sent = {**params, "_meta": client_meta(meta[PASSED])}
         call = Call(id="", principal=caller.principal, agent="The server", capability=method, meta=meta)
         for _ in range(ROUNDS):
@@ -271,6 +278,7 @@ class Passthrough:
                 features=caller.can & _FEATURES,
                 level=caller.level,
                 caller=call.principal.id,
+                owned=is_owned(call.principal),
             )
         )
         try:
@@ -427,6 +435,9 @@ class _AnswerReplay:
 
 def _redact_outcome(outcome: OutcomeT, secrets: Sequence[Secret]) -> OutcomeT:
     safe = redact_outcome(clean_outcome(outcome), secrets)
+    if isinstance(safe, Needs) and (why := find_bad_question(safe)):
+        METRICS.questions_refused.inc()
+        raise SecurityError(f"A question of the server is not put to anybody: {why}.")
     assert isinstance(safe, type(outcome))
     return safe
 

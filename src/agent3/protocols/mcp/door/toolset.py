@@ -19,7 +19,7 @@ from agent3.protocols.mcp.meta_keys import ANNOTATIONS, BLOCK, PASSED, STRUCTURE
 __all__ = ["ANNOTATIONS", "BLOCK", "PASSED", "STRUCTURED", "URI", "Caller", "Capabilities", "Completion",
            "CompletionResult", "Completions", "Era", "FilledPrompt", "Fingerprints", "Prompt", "PromptArgument",
            "PromptMessage", "Prompts", "Resource", "ResourceTemplate", "Resources", "Streaming", "Subscriptions",
-           "Task", "Tasks", "Tool", "ToolSet", "ignore_event"]  # fmt: skip
+           "Task", "Tasks", "Tool", "ToolSet", "describe_client", "ignore_event"]  # fmt: skip
 
 Era = Literal["modern", "legacy"]
 """modern: 2026-07-28, each request stands alone. legacy: everything before it, with ``initialize`` and a session."""
@@ -160,12 +160,24 @@ class Caller(Struct, eq=False):
     """What the client can do for us: ``form``, ``url``, ``sampling``, ``roots``, and follow ``tasks``."""
     answers: dict[str, Answer] = {}
     """All answers so far, for prompts and reads, which start again from the top after a question."""
+    resumed: tuple[str, dict[str, Answer]] | None = None
+    """The job of the ``Needs`` that a prompt or a read ended with, where it had one, and the answers to just that."""
     hang_up: Callable[[], Awaitable[None]] | None = None
     """Closes the stream of a legacy client that can come back for the rest; None for all others."""
     level: str | None = None
     """The lowest level of log lines that the client wants; None for no lines."""
     streams: bool = False
     """Whether the pieces of a result reach the client while the call runs."""
+
+
+def describe_client(caller: Caller) -> dict[str, Any]:
+    """The ``meta`` of a call for an MCP client: what it said of itself and of its request."""
+    said: dict[str, Any] = {"can": sorted(caller.can), "era": caller.era}
+    if caller.level:
+        said["level"] = caller.level
+    if caller.meta:
+        said["meta"] = caller.meta
+    return {PASSED: said}
 
 
 class ToolSet(Protocol):

@@ -1,6 +1,7 @@
-"""The documented ``MCPServer``: tools under one name, for this process and for clients that connect.
+"""The documented ``MCPServer``: tools, resources and prompts under one name, for this process and for clients that
+connect.
 
-A registered tool runs under the same steps as every other call. This module knows no wire protocol and no SDK: what
+A registered function runs under the same steps as every other call. This module knows no wire protocol and no SDK: what
 serves the tools to other programs (``serving``) is loaded on first use.
 """
 
@@ -13,15 +14,19 @@ from typing import TYPE_CHECKING, Any, Literal, TypeVar, overload
 import jsonschema_rs
 
 from agent3 import bridge, schema
+from agent3.calls.outcomes import error_of
 from agent3.definitions import ToolDefinition
 from agent3.env import REAL, Env
 from agent3.errors import RequestError, SetupError, Unauthenticated
-from agent3.model import LOCAL, Answer, Outcome, Principal
+from agent3.model import LOCAL, Answer, Done, Failed, Needs, Outcome, Principal, Working
 from agent3.observe.performance import MCPPerformanceMonitor
 from agent3.protocols.functions.functions import LocalAgent
 from agent3.protocols.functions.standalone import Standalone, shared
+from agent3.protocols.mcp.door.toolset import FilledPrompt, Prompt, Resource, ResourceTemplate
 from agent3.protocols.mcp.library.catalogue import Version
 from agent3.protocols.mcp.library.fair_queue import FairQueue
+from agent3.protocols.mcp.library.offer_runner import OfferRunner
+from agent3.protocols.mcp.library.offers import to_prompt
 from agent3.protocols.mcp.library.security import MCPInputValidator, MCPRateLimiter, MCPSecurityManager
 from agent3.protocols.mcp.library.tool_runner import DEPRECATED, TRACE, Listener, Rules, ToolRunner
 from agent3.schema import from_function, nearest
@@ -42,10 +47,13 @@ _unmetered = Standalone(Settings(calls=Calls(ledger="batched", job_days=1.0), li
 
 
 class MCPServer:
-    """A set of tools under one name. Safe from any thread, and inside a running loop.
+    """Tools, resources and prompts under one name. Safe from any thread, and inside a running loop.
 
         server = MCPServer(name="travel")
         server.register_tool(ToolDefinition(name="search_flights", parameters=[…]), search_flights)
+
+        @server.resource("weather://{city}")
+        def weather(city: str) -> str: ...
 
     ``security`` says who a client is and which tools it has; the person at this machine is the client ``local``.
     ``rate_limiter`` counts every call, and ``validator`` bounds what is sent; with ``security`` both exist by default,
@@ -85,6 +93,7 @@ class MCPServer:
         self._core = core or (shared() if rules.limiter is None else _unmetered)
         self._agent = LocalAgent(name, description=description, version=version)
         self._runner = ToolRunner(self._agent, self._core, rules, env)
+        self._offers = OfferRunner(self._runner)
 
     # Tools
 
@@ -137,14 +146,186 @@ class MCPServer:
 
     def watch(self, changed: Callable[[], None]) -> Callable[[], None]:
         """Call a function, on any thread, whenever the tools change; call the result to stop."""
-        return self._runner.watch(changed)
+
+        def on_change(kind: str, uri: str | None) -> None:
+            if kind == "tools":
+                changed()
+
+        return self._runner.watch(on_change)
 
     def close(self) -> None:
-        """Forget the server and its tools."""
+        """Forget the server, its tools and everything else that it offers."""
+        runner = self._runner
         self._core.drop(self._agent)
-        self._runner.forget(self._runner.catalogue.all())
-        self._runner.catalogue.clear()
-        self._runner.notify_change()
+        runner.forget([*runner.catalogue.all(), *runner.offers.catalogue.all()])
+        runner.catalogue.clear()
+        runner.offers.clear()
+        runner.notify_change()
+
+    # Resources
+
+    def resource(
+        self,
+        uri: str,
+        *,
+        name: str | None = None,
+        title: str | None = None,
+        description: str | None = None,
+        media_type: str | None = None,
+        size: int | None = None,
+        annotations: Mapping[str, Any] | None = None,
+        icons: Sequence[Mapping[str, Any]] = (),
+        meta: Mapping[str, Any] | None = None,
+        timeout: float | None = None,
+        cache_ttl: float = 0.0,
+    ) -> Callable[[F], F]:
+        """Offer what a function returns at an address, or at all addresses of a template such as ``weather://{city}``.
+
+        What stands in braces are the function's parameters. Rules and ledger know it as ``resource/`` and its name,
+        which is the function's unless it is given. Clients are told.
+        """
+        described = {
+            "name": name,
+            "title": title,
+            "description": description,
+            "media_type": media_type,
+            "size": size,
+            "annotations": dict(annotations or {}),
+            "icons": [dict(icon) for icon in icons],
+            "meta": dict(meta or {}),
+        }
+
+        def register(function: F) -> F:
+            limits = {"timeout": timeout, "cache_ttl": cache_ttl}
+            self._runner.offers.add_resource(uri, function, described, limits)
+            self._runner.notify_change("resources")
+            return function
+
+        return register
+
+    def unregister_resource(self, uri: str) -> None:
+        """Remove the resource, or the template, of this address. Clients are told."""
+        offers = self._runner.offers
+        before = offers.catalogue.all()
+        offers.remove_resource(uri)
+        self._runner.forget(set(before) - set(offers.catalogue.all()))
+        self._runner.notify_change("resources")
+
+    def resource_changed(self, uri: str) -> None:
+        """Tell clients that watch the resource at this address that it changed, and forget what was cached of it."""
+        offer, _ = self._offers.find_resource(uri, LOCAL)
+        self._runner.offers.catalogue.renew(offer.version.name)
+        self._runner.notify_change("resources", uri)
+
+    def list_resources(self, principal: Principal = LOCAL) -> list[Resource]:
+        """The resources that a caller may read, in the order of their registration."""
+        return self._offers.list_resources(principal)
+
+    def list_resource_templates(self, principal: Principal = LOCAL) -> list[ResourceTemplate]:
+        """The families of resources that a caller may read, likewise."""
+        return self._offers.list_templates(principal)
+
+    def read_resource(self, uri: str, principal: Principal = LOCAL) -> Outcome:
+        """Read a resource, through all steps; waits for its outcome. NotFound for what this caller does not have."""
+        return bridge.run(self._runner.run_here(self._offers.read(uri, principal)))
+
+    async def read_resource_async(self, uri: str, principal: Principal = LOCAL) -> Outcome:
+        """``read_resource`` from a coroutine, in any loop."""
+        return await self._offers.read(uri, principal)
+
+    # Prompts
+
+    @overload
+    def prompt(self, function: F) -> F: ...
+
+    @overload
+    def prompt(
+        self,
+        function: None = None,
+        *,
+        name: str | None = None,
+        title: str | None = None,
+        description: str | None = None,
+        icons: Sequence[Mapping[str, Any]] = (),
+        meta: Mapping[str, Any] | None = None,
+        timeout: float | None = None,
+    ) -> Callable[[F], F]: ...
+
+    def prompt(
+        self,
+        function: Callable[..., Any] | None = None,
+        *,
+        name: str | None = None,
+        title: str | None = None,
+        description: str | None = None,
+        icons: Sequence[Mapping[str, Any]] = (),
+        meta: Mapping[str, Any] | None = None,
+        timeout: float | None = None,
+    ) -> Any:
+        """Offer a prompt that a function fills in: its parameters are the arguments, and it returns a text, or
+        messages made by ``user`` and ``assistant`` of ``agent3.mcp``.
+
+        Rules and ledger know it as ``prompt/`` and its name. Clients are told.
+        """
+        described = {
+            "name": name,
+            "title": title,
+            "description": description,
+            "icons": [dict(icon) for icon in icons],
+            "meta": dict(meta or {}),
+        }
+
+        def register(function: F) -> F:
+            self._runner.offers.add_prompt(function, described, {"timeout": timeout})
+            self._runner.notify_change("prompts")
+            return function
+
+        return register if function is None else register(function)
+
+    def unregister_prompt(self, name: str) -> None:
+        """Remove a prompt. Clients are told."""
+        offers = self._runner.offers
+        before = offers.catalogue.all()
+        offers.remove_prompt(name)
+        self._runner.forget(set(before) - set(offers.catalogue.all()))
+        self._runner.notify_change("prompts")
+
+    def list_prompts(self, principal: Principal = LOCAL) -> list[Prompt]:
+        """The prompts that a caller has, in the order of their registration."""
+        return self._offers.list_prompts(principal)
+
+    def get_prompt(
+        self, name: str, arguments: Mapping[str, str] | None = None, principal: Principal = LOCAL
+    ) -> FilledPrompt | Needs:
+        """Fill a prompt in, through all steps. Failures are raised; one that asks gives its questions."""
+        work = self.get_prompt_async(name, arguments, principal)
+        return bridge.run(self._runner.run_here(work))
+
+    async def get_prompt_async(
+        self, name: str, arguments: Mapping[str, str] | None = None, principal: Principal = LOCAL
+    ) -> FilledPrompt | Needs:
+        """``get_prompt`` from a coroutine, in any loop."""
+        outcome = await self._offers.fill(name, arguments or {}, principal)
+        if isinstance(outcome, Failed):
+            raise error_of(outcome)
+        assert not isinstance(outcome, Working), "a prompt runs here"
+        return to_prompt(outcome) if isinstance(outcome, Done) else outcome
+
+    # Proposals for arguments
+
+    def completion(self, of: str, argument: str) -> Callable[[F], F]:
+        """Have a function propose values for an argument of a prompt, by its name, or of a resource, by its template.
+
+        It takes ``value``, what was typed so far, and may take ``given``, the arguments that are filled in already;
+        it returns texts, the best first, or a ``CompletionResult`` of ``agent3.mcp``. Without one, the values are those
+        that the argument's type allows, such as a ``Literal``.
+        """
+
+        def register(function: F) -> F:
+            self._runner.offers.add_completion(of, argument, function)
+            return function
+
+        return register
 
     # Calling
 

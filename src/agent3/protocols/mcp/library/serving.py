@@ -22,20 +22,35 @@ from starlette.responses import JSONResponse
 from starlette.types import Message, Receive, Scope, Send
 
 from agent3 import bridge
-from agent3.errors import CapabilityNotFound, NotFound
+from agent3.calls.outcomes import error_of
+from agent3.errors import CapabilityNotFound, TargetError
+from agent3.gateway import Gateway
 from agent3.listener import Authenticate, Listening, at_this_machine, names_of, run_http, run_http_async
-from agent3.model import LOCAL, Answer, Done, Needs, Outcome, Part, Principal, encode
+from agent3.model import LOCAL, Answer, Done, Failed, Needs, Outcome, Part, Principal, Working, encode
 from agent3.protocols.mcp.door.door import LOOPBACK_HOSTS, LOOPBACK_ORIGINS, DoorOptions, MCPDoor
 from agent3.protocols.mcp.door.fast_lane import FastLane
-from agent3.protocols.mcp.door.toolset import Caller, Resource, ResourceTemplate, Tool
+from agent3.protocols.mcp.door.gateway_tools import JobTasks
+from agent3.protocols.mcp.door.toolset import (
+    Caller,
+    Completion,
+    CompletionResult,
+    FilledPrompt,
+    Prompt,
+    Resource,
+    ResourceTemplate,
+    Task,
+    Tool,
+    describe_client,
+)
 from agent3.protocols.mcp.library.catalogue import Version
+from agent3.protocols.mcp.library.offer_runner import OfferRunner
+from agent3.protocols.mcp.library.offers import ARTIFACTS, to_prompt
 from agent3.protocols.mcp.library.tool_runner import DEPRECATED, ToolRunner
 
 __all__ = ["Endpoint", "Listening", "ServedTools", "names_of", "run_http", "run_http_async", "run_stdio", "serve_stdio"]
 
 _DOOR = "mcp"
 """What the ledger calls this door."""
-_ARTIFACTS = "agent3://artifacts/"
 _MOST_INLINE = 4 * 1_048_576
 """Bytes up to which images and audio are put into the result itself: a client cannot show a link to a model."""
 MAX_BODY = 1_048_576
@@ -50,6 +65,7 @@ class ServedTools:
 
     def __init__(self, runner: ToolRunner):
         self._runner = runner
+        self._offers = OfferRunner(runner)
         self._tools: dict[Version, tuple[tuple[Version, ...], Tool]] = {}
 
     async def tools(self, principal: Principal) -> Sequence[Tool]:
@@ -70,9 +86,17 @@ class ServedTools:
                 case {"job": str(job), "answers": dict(answers)}:
                     given = {str(key): _parse_answer(value) for key, value in answers.items()}
                     return await self.answer(job, given, caller)
+        versions = self._runner.catalogue.versions(name.partition("@")[0])
         try:
             outcome = await self._runner.call(
-                name, arguments, caller.principal, traceparent=caller.traceparent, listener=caller.listener, door=_DOOR
+                name,
+                arguments,
+                caller.principal,
+                traceparent=caller.traceparent,
+                listener=caller.listener,
+                door=_DOOR,
+                meta=describe_client(caller),
+                detach="tasks" in caller.can and bool(versions) and versions[0].definition.task is True,
             )
         except CapabilityNotFound as error:
             if "versions" not in error.data:
@@ -83,7 +107,9 @@ class ServedTools:
         return await self._with_media(outcome, caller.principal)
 
     async def answer(self, state: str, answers: dict[str, Answer], caller: Caller) -> Outcome:
-        outcome = await self._runner.answer(state, answers, caller.principal, caller.listener, door=_DOOR)
+        outcome = await self._runner.answer(
+            state, answers, caller.principal, caller.listener, door=_DOOR, follows="tasks" in caller.can
+        )
         return await self._with_media(outcome, caller.principal)
 
     def how_to_answer(self, tool: str, needs: Needs) -> str:
@@ -92,26 +118,75 @@ class ServedTools:
         given = encode({self._answer_argument(tool): {"job": needs.job, "answers": answers}}).decode()
         return f'Ask the person, then answer by calling "{tool}" with the arguments {given}'
 
+    # Resources
+
     async def resources(self, principal: Principal) -> Sequence[Resource]:
-        """None are listed: large results are linked where they arise."""
-        return []
+        """Those that the caller may read. Large results are not listed: they are linked where they arise."""
+        return self._offers.list_resources(principal)
 
     async def templates(self, principal: Principal) -> Sequence[ResourceTemplate]:
-        """Large results, by the handle in their link."""
-        return [
-            ResourceTemplate(
-                uri_template=f"{_ARTIFACTS}{{id}}", name="artifact", description="A large result of a tool"
-            )
-        ]
+        """Families of resources, and large results by the handle in their link."""
+        large = ResourceTemplate(
+            uri_template=f"{ARTIFACTS}{{id}}", name="artifact", description="A large result of a tool"
+        )
+        return [*self._offers.list_templates(principal), large]
 
     async def read(self, uri: str, caller: Caller) -> Done | Needs:
-        """A large result, for the caller of the tool."""
-        if not uri.startswith(_ARTIFACTS):
-            raise NotFound(f"There is no resource {uri[:100]!r}.")
-        body, kind = await self._runner.artifact(unquote(uri.removeprefix(_ARTIFACTS)), caller.principal)
+        """A resource, or a large result for the caller of the tool."""
+        if not uri.startswith(ARTIFACTS):
+            work = self._offers.read(uri, caller.principal, resumed=caller.resumed, **_options(caller))
+            return _done(await work)
+        body, kind = await self._runner.artifact(unquote(uri.removeprefix(ARTIFACTS)), caller.principal)
         if kind.startswith("text/") or kind == "application/json":
             return Done((Part(text=body.decode("utf-8", "replace"), media_type=kind),))
         return Done((Part(raw=body, media_type=kind),))
+
+    async def watch(self, uri: str, principal: Principal) -> None:
+        """A client wants to hear when a resource changes. What never changes cannot be waited for."""
+        self._offers.find_resource(uri, principal)
+
+    # Prompts
+
+    async def prompts(self, principal: Principal) -> Sequence[Prompt]:
+        """Those that the caller has."""
+        return self._offers.list_prompts(principal)
+
+    async def prompt(self, name: str, arguments: dict[str, str], caller: Caller) -> FilledPrompt | Needs:
+        """A prompt, filled in."""
+        work = self._offers.fill(name, arguments, caller.principal, resumed=caller.resumed, **_options(caller))
+        outcome = _done(await work)
+        return outcome if isinstance(outcome, Needs) else to_prompt(outcome)
+
+    async def complete(self, completion: Completion, principal: Principal) -> Sequence[str] | CompletionResult:
+        """Values for an argument that is being typed."""
+        return await self._offers.complete(completion, principal, door=_DOOR)
+
+    # Calls that go on, as tasks
+
+    async def task(self, job: str, caller: Caller) -> Task:
+        """How a call that goes on stands; its result as that of a call that did not."""
+
+        async def look(gateway: Gateway, agent: str) -> Task:
+            return await JobTasks(gateway, _DOOR, agent).task(job, caller)
+
+        found = await self._runner.use_gateway(look)
+        return replace(found, outcome=await self._with_media(found.outcome, caller.principal))
+
+    async def update(self, job: str, answers: dict[str, Answer], caller: Caller) -> None:
+        """Answer a call that goes on."""
+
+        async def take(gateway: Gateway, agent: str) -> None:
+            await JobTasks(gateway, _DOOR, agent).update(job, answers, caller)
+
+        await self._runner.use_gateway(take)
+
+    async def cancel(self, job: str, caller: Caller) -> None:
+        """Cancel it."""
+
+        async def stop(gateway: Gateway, agent: str) -> None:
+            await JobTasks(gateway, _DOOR, agent).cancel(job, caller)
+
+        await self._runner.use_gateway(stop)
 
     def _answer_argument(self, tool: str) -> str:
         """The argument that answers come in: one that the tool itself does not have."""
@@ -167,10 +242,30 @@ class ServedTools:
             input_schema=definition.to_schema(),
             output_schema=definition.returns,
             annotations={hint: True for hint, is_set in hints.items() if is_set},
+            requires=frozenset(definition.requires),
             meta=meta,
         )
         self._tools[version] = (versions, tool)
         return tool
+
+
+def _options(caller: Caller) -> dict[str, Any]:
+    """What the runner has to know of a request for a resource or a prompt."""
+    return {
+        "traceparent": caller.traceparent,
+        "listener": caller.listener,
+        "door": _DOOR,
+        "meta": describe_client(caller),
+    }
+
+
+def _done(outcome: Outcome) -> Done | Needs:
+    """The outcome of a read or a prompt; a failure is raised, for these have no result that says so."""
+    if isinstance(outcome, Failed):
+        raise error_of(outcome)
+    if isinstance(outcome, Working):
+        raise TargetError("This goes on elsewhere, which a resource or a prompt cannot.")
+    return outcome
 
 
 def _parse_answer(value: Any) -> Answer:
@@ -198,7 +293,7 @@ class _OpenDoor:
         self.task = asyncio.get_running_loop().create_task(self._run(), context=contextvars.Context())
 
     async def _run(self) -> None:
-        stop_watching = self._runner.watch(lambda: self._door.notify_change("tools"))
+        stop_watching = self._runner.watch(self._door.notify_change)
         try:
             async with self._door.running():
                 self.opened.set_result(None)
@@ -355,7 +450,7 @@ def _make_door(runner: ToolRunner, **options: Any) -> MCPDoor:
 async def serve_stdio(runner: ToolRunner) -> None:
     """Serve the host at standard input and output until it closes its end."""
     door = _make_door(runner)
-    stop_watching = runner.watch(lambda: door.notify_change("tools"))
+    stop_watching = runner.watch(door.notify_change)
     try:
         await door.stdio()
     finally:

@@ -7,12 +7,10 @@ no wire protocol: ``serving`` offers it to MCP clients, ``server`` to Python pro
 from __future__ import annotations
 
 import asyncio
-import functools
-import inspect
 from collections.abc import Callable, Coroutine, Iterable, Mapping, Sequence
 from contextlib import AbstractAsyncContextManager, nullcontext, suppress
 from dataclasses import dataclass
-from typing import Any, TypeVar
+from typing import Any, Literal, TypeAlias, TypeVar
 
 from msgspec.structs import replace
 
@@ -20,30 +18,32 @@ from agent3 import bridge
 from agent3.calls.outcomes import failed_by
 from agent3.calls.steps.cache import EPOCH
 from agent3.env import Env
-from agent3.errors import AccessError, Agent3Error, CapabilityNotFound, RequestError
+from agent3.errors import AccessError, Agent3Error, Canceled, CapabilityNotFound, RequestError
 from agent3.gateway import Caller as GatewayCaller
+from agent3.gateway import Gateway
 from agent3.model import (
     LOCAL,
     Answer,
-    Artifact,
     Capability,
     Deprecation,
     Done,
     Event,
     Failed,
     Outcome,
-    Part,
     Price,
     Principal,
+    Working,
 )
 from agent3.observe.logs import get as logger
 from agent3.observe.metrics import METRICS
 from agent3.observe.performance import MCPPerformanceMonitor
 from agent3.observe.traces import new, parse
-from agent3.protocols.functions.functions import LocalAgent, parts_of
+from agent3.protocols.functions.functions import LocalAgent
 from agent3.protocols.functions.standalone import Standalone
 from agent3.protocols.mcp.library.catalogue import Catalogue, Version
 from agent3.protocols.mcp.library.fair_queue import FairQueue
+from agent3.protocols.mcp.library.offers import Offers
+from agent3.protocols.mcp.library.returns import adapt_returns
 from agent3.protocols.mcp.library.security import (
     MCPInputValidator,
     MCPRateLimiter,
@@ -58,6 +58,9 @@ log = logger("mcp")
 
 T = TypeVar("T")
 Listener = Callable[[Event], None]
+Kind: TypeAlias = Literal["tools", "resources", "prompts"]
+OnChange: TypeAlias = Callable[[Kind, str | None], None]
+"""Hears that a list changed, or with an address that one resource did."""
 
 TRACE = "io.agent3/trace"
 """The key of the trace id in the ``meta`` of a result; a failure has it in its data, as ``trace``."""
@@ -66,6 +69,8 @@ DEPRECATED = "io.agent3/deprecated"
 
 _USUAL_TIMEOUT = 30.0
 """Seconds that the core gives a call as a whole by default."""
+_LONGEST_TASK = 30 * 86_400.0
+"""Seconds for which a task holds its place."""
 _LONGEST_NAME = 200
 """Characters that the ledger keeps of an unknown name."""
 
@@ -91,13 +96,15 @@ class ToolRunner:
         self.version = agent.version
         self.security = rules.security
         self.catalogue = Catalogue(agent.name)
+        self.offers = Offers(agent.name)
         self._agent = agent
         self._core = core
         self._rules = rules
         self._env = env
         self._functions: dict[Version, Any] = {}
         self._capabilities: dict[Version, Capability] = {}
-        self._watchers: list[Callable[[], None]] = []
+        self._watchers: list[OnChange] = []
+        self._apart: set[asyncio.Task[None]] = set()
         self._core_loop: asyncio.AbstractEventLoop | None = None
         core.host(agent)
         agent.functions = _LazyFunctions(self._find_function)
@@ -136,8 +143,12 @@ class ToolRunner:
         data = {"nearest": [near]} if near else None
         return CapabilityNotFound(f"Server {self.name!r} has no tool {wanted[:100]!r}.{hint}", data=data)
 
-    def watch(self, on_change: Callable[[], None]) -> Callable[[], None]:
-        """Call a function, on any thread, whenever the tools change; call the result to stop."""
+    def visible(self, principal: Principal, version: Version) -> bool:
+        """Whether a caller has something that is offered beside tools, by a name such as ``resource/weather``."""
+        return self.security is None or self.security.authorize_tool_access(principal.id, version.name)
+
+    def watch(self, on_change: OnChange) -> Callable[[], None]:
+        """Call a function, on any thread, whenever a list or a resource changes; call the result to stop."""
         self._watchers.append(on_change)
 
         def stop() -> None:
@@ -146,10 +157,10 @@ class ToolRunner:
 
         return stop
 
-    def notify_change(self) -> None:
-        """Tell the watchers that the tools changed."""
+    def notify_change(self, kind: Kind = "tools", uri: str | None = None) -> None:
+        """Tell the watchers that a list changed, or with an address that one resource did."""
         for on_change in list(self._watchers):
-            on_change()
+            on_change(kind, uri)
 
     def forget(self, versions: Iterable[Version]) -> None:
         """Drop what was made for versions that are gone."""
@@ -170,6 +181,8 @@ class ToolRunner:
         traceparent: str | None = None,
         listener: Listener | None = None,
         door: str = "library",
+        meta: Mapping[str, Any] | None = None,
+        detach: bool = False,
     ) -> Outcome:
         """One call through all steps. CapabilityNotFound is raised; other refusals are outcomes."""
         work = self.call_in_core(
@@ -181,8 +194,39 @@ class ToolRunner:
             traceparent=traceparent,
             listener=self._listen_here(listener),
             door=door,
+            meta=meta,
+            detach=detach,
         )
         return await self.run_anywhere(work)
+
+    async def call_offer(
+        self,
+        version: Version,
+        arguments: Mapping[str, Any],
+        principal: Principal = LOCAL,
+        *,
+        traceparent: str | None = None,
+        listener: Listener | None = None,
+        door: str = "library",
+        meta: Mapping[str, Any] | None = None,
+    ) -> Outcome:
+        """One call, through all steps, of what is offered beside tools; refusals are outcomes."""
+        work = self._run(
+            version,
+            dict(arguments),
+            principal,
+            traceparent=traceparent,
+            listener=self._listen_here(listener),
+            door=door,
+            meta=meta,
+        )
+        return await self.run_anywhere(work)
+
+    async def refuse(
+        self, name: str, principal: Principal, refusal: Agent3Error, traceparent: str | None, door: str
+    ) -> None:
+        """Record a request for something that the caller does not have."""
+        await self.run_anywhere(self._record_refusal(name[:_LONGEST_NAME], principal, refusal, traceparent, door))
 
     async def answer(
         self,
@@ -192,14 +236,29 @@ class ToolRunner:
         listener: Listener | None = None,
         *,
         door: str = "library",
+        follows: bool = False,
     ) -> Outcome:
+        """The next turn of a call that asked. Of a tool that may be a task, it is one for a client that ``follows``."""
+
         async def answer_in_core(listener: Listener | None) -> Outcome:
             gateway = await self._core.gateway()
-            async with self._place(principal):
-                outcome = await gateway.answer(GatewayCaller(principal, door, listener), job, answers)
+            who = GatewayCaller(principal, door, listener)
+            if follows and await self._may_be_task(gateway, who, job):
+                outcome = await self._begin_apart(who, lambda who: gateway.answer(who, job, answers, detach=True))
+            else:
+                async with self._place(principal):
+                    outcome = await gateway.answer(who, job, answers)
             return self._with_own_name(outcome, self.name)
 
         return await self.run_anywhere(answer_in_core(self._listen_here(listener)))
+
+    async def use_gateway(self, use: Callable[[Gateway, str], Coroutine[Any, Any, T]]) -> T:
+        """Do something with the gateway behind, and the id that this server has there, in its loop."""
+
+        async def use_in_core() -> T:
+            return await use(await self._core.gateway(), self._agent.id)
+
+        return await self.run_anywhere(use_in_core())
 
     async def artifact(self, handle: str, principal: Principal = LOCAL) -> tuple[bytes, str]:
         """The bytes of a large result and their media type; NotFound for what is not this caller's."""
@@ -241,38 +300,78 @@ class ToolRunner:
         traceparent: str | None = None,
         listener: Listener | None = None,
         door: str = "library",
+        meta: Mapping[str, Any] | None = None,
+        detach: bool = False,
     ) -> Outcome:
         """``call`` inside the loop of the core. Whatever comes of it, the ledger has a row and a metric counts it."""
         began = self._env.monotonic()
-        label, status = "unknown", "error"
         try:
-            try:
-                version = self.find(wanted, principal)
-            except (RequestError, AccessError) as refusal:
-                await self._record_refusal(wanted[:_LONGEST_NAME], principal, refusal, traceparent, door)
-                raise
-            label, given = version.name, dict(arguments)
+            version = self.find(wanted, principal)
+        except (RequestError, AccessError) as refusal:
+            await self._record_refusal(wanted[:_LONGEST_NAME], principal, refusal, traceparent, door)
+            self._measure("unknown", "error", began)
+            raise
+        return await self._run(
+            version,
+            dict(arguments),
+            principal,
+            timeout=timeout,
+            key=key,
+            traceparent=traceparent,
+            listener=listener,
+            door=door,
+            meta=meta,
+            detach=detach,
+        )
+
+    async def _run(
+        self,
+        version: Version,
+        given: dict[str, Any],
+        principal: Principal,
+        *,
+        timeout: float | None = None,
+        key: str | None = None,
+        traceparent: str | None = None,
+        listener: Listener | None = None,
+        door: str = "library",
+        meta: Mapping[str, Any] | None = None,
+        detach: bool = False,
+    ) -> Outcome:
+        """Run one version. Whatever comes of it, the ledger has a row and a metric counts it."""
+        began, status = self._env.monotonic(), "error"
+        try:
             trace = parse(traceparent)
             if trace is None:
                 trace = new(self._env)
                 traceparent = trace.header()
+
+            def begin(listener: Listener | None, timeout: float | None) -> Coroutine[Any, Any, Outcome]:
+                return self._core.call_async(
+                    self._agent,
+                    capability,
+                    given,
+                    principal,
+                    traceparent=traceparent,
+                    timeout=timeout or None,
+                    key=key,
+                    listener=listener,
+                    door=door,
+                    meta=meta,
+                    detach=detach,
+                )
+
             try:
                 self._check(version, given, principal)
-                async with self._place(principal):
-                    capability = self._capability(version)
-                    if not timeout and capability.timeout is not None and capability.timeout >= _USUAL_TIMEOUT:
-                        timeout = capability.timeout + 1.0  # the call as a whole must not end before the tool does
-                    outcome = await self._core.call_async(
-                        self._agent,
-                        capability,
-                        given,
-                        principal,
-                        traceparent=traceparent,
-                        timeout=timeout or None,
-                        key=key,
-                        listener=listener,
-                        door=door,
-                    )
+                capability = self._capability(version)
+                if not timeout and capability.timeout is not None and capability.timeout >= _USUAL_TIMEOUT:
+                    timeout = capability.timeout + 1.0  # the call as a whole must not end before the tool does
+                if detach:
+                    who = GatewayCaller(principal, door, listener, traceparent)
+                    outcome = await self._begin_apart(who, lambda who: begin(who.listener, timeout))
+                else:
+                    async with self._place(principal):
+                        outcome = await begin(listener, timeout)
             except (RequestError, AccessError) as refusal:
                 await self._record_refusal(version.name, principal, refusal, traceparent, door)
                 outcome = failed_by(refusal)
@@ -283,13 +382,68 @@ class ToolRunner:
                 status = "working"
                 return outcome
             status = "success"
-            meta = {**outcome.meta, TRACE: trace.trace_id}
+            told = {**outcome.meta, TRACE: trace.trace_id}
             if version.definition.deprecated is not None:
-                meta[DEPRECATED] = version.definition.deprecated.model_dump(exclude_none=True)
-            return replace(outcome, meta=meta)
+                told[DEPRECATED] = version.definition.deprecated.model_dump(exclude_none=True)
+            return replace(outcome, meta=told)
         finally:
-            METRICS.mcp_tool_invocations.inc((label, status))
-            MCPPerformanceMonitor.record("invoke_tool_simple", self._env.monotonic() - began, METRICS, warn_every=60.0)
+            self._measure(version.name, status, began)
+
+    def _measure(self, label: str, status: str, began: float) -> None:
+        METRICS.mcp_tool_invocations.inc((label, status))
+        MCPPerformanceMonitor.record("invoke_tool_simple", self._env.monotonic() - began, METRICS, warn_every=60.0)
+
+    # Calls that go on as tasks
+
+    async def _may_be_task(self, gateway: Gateway, who: GatewayCaller, job: str) -> bool:
+        """Whether the next turns of a job may be followed as a task. JobNotFound for one of another server."""
+        found = await gateway.job(who, job, self._agent.id)
+        versions = self.catalogue.versions(found.call.capability)
+        return bool(versions) and bool(versions[0].definition.task)
+
+    async def _begin_apart(
+        self, who: GatewayCaller, begin: Callable[[GatewayCaller], Coroutine[Any, Any, Outcome]]
+    ) -> Outcome:
+        """Begin a turn that goes on by itself; it keeps its place until it pauses or ends.
+
+        A caller that gives up while it begins cancels it.
+        """
+        loop = asyncio.get_running_loop()
+        began: asyncio.Future[Outcome] = loop.create_future()
+        listener = who.listener
+
+        def hear(event: Event) -> None:
+            # A job that goes on must not speak to a caller that has its answer.
+            if listener is not None:
+                listener(event)
+
+        async def run() -> None:
+            try:
+                async with self._place(who.principal):
+                    outcome = await begin(replace(who, listener=hear))
+                    began.set_result(outcome)
+                    if self._rules.queue is not None and isinstance(outcome, Working) and outcome.job is not None:
+                        with suppress(Agent3Error):
+                            gateway = await self._core.gateway()
+                            await gateway.wait(who, outcome.job, _LONGEST_TASK)
+            except BaseException as error:
+                if began.done():
+                    raise
+                began.set_exception(error if isinstance(error, Exception) else Canceled("The server was stopped."))
+
+        task = loop.create_task(run())
+        self._apart.add(task)
+        task.add_done_callback(self._apart.discard)
+        try:
+            return await asyncio.shield(began)
+        except asyncio.CancelledError:
+            with suppress(Agent3Error):
+                begun = await began
+                if isinstance(begun, Working) and begun.job is not None:
+                    await (await self._core.gateway()).cancel(who, begun.job)
+            raise
+        finally:
+            listener = None
 
     async def _record_refusal(
         self, tool: str, principal: Principal, refusal: Agent3Error, traceparent: str | None, door: str
@@ -375,8 +529,9 @@ class ToolRunner:
 
     def _find_function(self, target: str) -> Any:
         """The function of a route, or of a job that an earlier process began."""
+        catalogue = self.offers.catalogue if "/" in target.partition("@")[0] else self.catalogue
         try:
-            version = self.catalogue.find(target)
+            version = catalogue.find(target)
         except Agent3Error:
             return None
         return None if version is None else self._function(version)
@@ -392,52 +547,3 @@ class _LazyFunctions(dict[str, Any]):
     def get(self, key: str, default: Any = None) -> Any:
         found = self._find(key)
         return default if found is None else found
-
-
-_MAGIC = (
-    (b"\x89PNG\r\n\x1a\n", "image/png"),
-    (b"\xff\xd8\xff", "image/jpeg"),
-    (b"GIF8", "image/gif"),
-    (b"%PDF-", "application/pdf"),
-)
-
-
-def adapt_returns(function: Callable[..., Any]) -> Callable[..., Any]:
-    """The function, returning values that the call core knows. Its signature stays the same."""
-    if isinstance(function, functools.partial):
-        return functools.partial(adapt_returns(function.func), *function.args, **function.keywords)
-
-    async def await_and_adapt(value: Coroutine[Any, Any, Any]) -> Any:
-        return _adapt(await value)
-
-    @functools.wraps(function)
-    def run(*args: Any, **named: Any) -> Any:
-        value = function(*args, **named)
-        return await_and_adapt(value) if inspect.iscoroutine(value) else _adapt(value)
-
-    return run
-
-
-def _adapt(value: Any) -> Any:
-    if isinstance(value, bytes):
-        return _bytes_part(value)
-    if isinstance(value, Artifact):
-        return Done(artifacts=(value,))
-    if not isinstance(value, tuple | list) or not any(isinstance(item, Part | Artifact | bytes) for item in value):
-        return value
-    parts: list[Part] = []
-    for item in value:
-        if isinstance(item, bytes):
-            parts.append(_bytes_part(item))
-        elif not isinstance(item, Artifact):
-            parts.extend(parts_of(item))
-    return Done(tuple(parts), tuple(item for item in value if isinstance(item, Artifact)))
-
-
-def _bytes_part(body: bytes) -> Part:
-    """Some bytes, with the media type by which they begin: clients show images, and only keep other bytes."""
-    if body[:4] == b"RIFF" and body[8:12] in (b"WEBP", b"WAVE"):
-        kind = "image/webp" if body[8:12] == b"WEBP" else "audio/wav"
-    else:
-        kind = next((kind for magic, kind in _MAGIC if body.startswith(magic)), "application/octet-stream")
-    return Part(raw=body, media_type=kind)

@@ -428,6 +428,16 @@ def _percent(score: float, best: float) -> int:
     return round(100 * score / best) if best > 0 else 100
 
 
+def _to_thing(item: Body) -> Body:
+    """A row of a result with its type. What another site said of it is passed on as it came."""
+    if isinstance(item.get("@type"), str):
+        return item
+    kind, raw = item.get("type"), item.get("raw")
+    if isinstance(raw, dict) and isinstance(kind, str):
+        return {"@type": kind or "Thing", **raw}
+    return {"@type": "Thing", **item}
+
+
 def _encode_outcome(outcome: Outcome, ask: _Ask | None = None) -> Body:
     if isinstance(outcome, Done):
         value = value_of(outcome.parts) if outcome.parts else None
@@ -436,7 +446,7 @@ def _encode_outcome(outcome: Outcome, ask: _Ask | None = None) -> Body:
         rows: list[Body] = []
         for item in value if isinstance(value, list) else [] if value is None else [value]:
             if isinstance(item, dict):
-                row = item if isinstance(item.get("@type"), str) else {"@type": "Thing", **item}
+                row = _to_thing(item)
                 # The protocol gives two fields a type; an agent may mean something else by them.
                 rows.append({name: field for name, field in row.items() if isinstance(field, _TYPES.get(name, object))})
             else:

@@ -21,7 +21,7 @@ from agent3.protocols.nlweb.authoring.learning import Draft, read_page
 from agent3.protocols.nlweb.authoring.selectors import NAMING, make_unique, slugify
 from agent3.protocols.nlweb.steps.parameters import escape_braces
 from agent3.security.sanitize import clean_text
-from agent3.sentences.lexicon import has_consequences
+from agent3.sentences.consequences import has_consequences
 
 if TYPE_CHECKING:
     from playwright.async_api import BrowserContext, Frame, Page, Request

@@ -23,6 +23,7 @@ from pathlib import Path
 from typing import Literal
 
 from agent3.errors import SetupError
+from agent3.protocols.nlweb.browser.sdk import choose_environment
 from agent3.settings import data_folder
 
 __all__ = ["Browser", "Host", "Kind", "ensure", "find", "main", "require"]
@@ -183,7 +184,9 @@ def _download(playwright: Sequence[str], host: Host, announce: Announce) -> None
         announce(f"The download failed: {failure}")
         return
     browser = find(host)
-    missing = _run([str(browser.path), "--version"], environ, START_SECONDS) if browser else None
+    missing = (
+        _run([str(browser.path), "--version"], choose_environment(host.environ), START_SECONDS) if browser else None
+    )
     if browser is None or missing is None:
         return
     announce(f"{browser.path} does not start: {missing}")

@@ -283,6 +283,8 @@ app.command(
 
 # Running
 
+_MOST_TOLD = 3
+
 
 def _drive(url: str, sentence: str, options: DatabaseOptions, *, headed: bool, yes: bool, fresh: bool) -> None:
     """Do on a page without an interface what a sentence says. Ends with 1 where that was not all of it."""
@@ -297,12 +299,14 @@ def _drive(url: str, sentence: str, options: DatabaseOptions, *, headed: bool, y
     result, page = asyncio.run(work())
     if options.json:
         body = {"complete": result.complete, "done": result.done, "left": result.left, "question": result.question}
-        print_json({**body, "page": page})
+        print_json({**body, "seen": result.seen, "page": page})
     else:
         for deed in result.done:
             print_note(f"  {deed}")
+        for line in result.seen if len(result.seen) <= _MOST_TOLD else ():  # a message, not another page
+            print_note(f"  the page says: {line}")
         for number, clause in enumerate(result.left):
-            print_note(f"  {'not done' if number else 'not understood'}: {clause}")
+            print_note(f"  {'not done' if number or result.done else 'not understood'}: {clause}")
         print(f"{page['title']} ({page['url']})\n{page['text']}")
     if not result.complete:
         print_note(f"{result.question} agent3 web learn {url} shows what the page offers.")

@@ -16,13 +16,14 @@ from agent3.protocols.nlweb.browser.sdk import playwright
 from agent3.protocols.nlweb.driver.page_plans import Act, Doubt, Plan, Why, describe, plan, plan_all
 from agent3.protocols.nlweb.driver.page_view import Control, PageView, look
 from agent3.protocols.nlweb.driver.sentences import Clause, parse_sentence
-from agent3.protocols.nlweb.driver.wishes import split_wish, wish
+from agent3.protocols.nlweb.driver.wishes import find_menu, split_wish, wish
 from agent3.sentences import find_prohibition
-from agent3.sentences.lexicon import Language, detect_language, has_consequences
+from agent3.sentences.consequences import has_consequences
+from agent3.sentences.lexicon import Language, detect_language, fold
 from agent3.sentences.questions import refuse
 
 if TYPE_CHECKING:
-    from playwright.async_api import Dialog, ElementHandle, Page
+    from playwright.async_api import Dialog, ElementHandle, Page, Response
 
 __all__ = ["Confirm", "Driven", "drive"]
 
@@ -33,6 +34,10 @@ _ACT_MS = 5_000.0
 _POLL_SECONDS = 0.05
 _UNANSWERED_SECONDS = 1.5
 """How long a press may show nothing, where it asked no server for anything."""
+_SUGGESTED_SECONDS = 1.5
+"""How long a field may take to suggest options."""
+_MOST_KEYS = 200
+_MOST_SEEN = 8
 _LOADING_SECONDS = 5.0
 """How long a page that says that it is loading is waited for."""
 
@@ -41,13 +46,15 @@ _LOADING_SECONDS = 5.0
 class Driven:
     """What became of a sentence: what was done and seen, the clauses that were not, and what to ask about them.
 
-    ``offers`` says that it names no control, and may still mean one of the forms of the page.
+    ``offers`` says that it names no control, and may still mean one of the forms of the page. ``seen`` is what the
+    page said after the last press: the lines that were not there before.
     """
 
     done: list[str] = field(default_factory=list)
     left: list[str] = field(default_factory=list)
     question: str | None = None
     offers: bool = False
+    seen: list[str] = field(default_factory=list)
 
     @property
     def complete(self) -> bool:
@@ -106,10 +113,13 @@ async def _drive(
             if loading and asyncio.get_running_loop().time() < patience:
                 await asyncio.sleep(_POLL_SECONDS)
                 continue
+            if doubtful == 0 and await operator.open_menu(view, clauses[0]):
+                continue
+            await operator.close_menu()
             return _stop(operator, clauses, plans, doubtful, language)
         acts = plans[0]
         assert isinstance(acts, list)
-        doubt = await operator.perform(view, acts)
+        doubt = await operator.perform(view, acts, clauses[1:])
         if doubt is not None and doubt.why == "unshown" and _may_go_on(plans[1:]):
             unshown.append((clauses[0], doubt))
         elif doubt is not None:
@@ -117,7 +127,7 @@ async def _drive(
         clauses = clauses[1:]
     if unshown:
         return _stop(operator, [clause for clause, _ in unshown], [doubt for _, doubt in unshown], 0, language)
-    return Driven(operator.done)
+    return Driven(operator.done, seen=operator.seen)
 
 
 def _may_go_on(plans: Sequence[Plan]) -> bool:
@@ -142,12 +152,25 @@ def _may_show(view: PageView, clauses: Sequence[Clause], plans: Sequence[Plan], 
     if any(act.kind == "enter" for act in before):
         return clauses[doubtful].verb == "press"
     pressed = [act.control for act in before if act.kind == "press"]
+    answer = clauses[doubtful].restore(clauses[doubtful].rest) or ""
+    if pressed and clauses[doubtful].verb == "press" and _affirms(answer, pressed[-1].name):
+        pressed = pressed[:-1]  # "click Delete and click Yes": the page asks back
+        if not pressed:
+            return True
     if not pressed or any(has_consequences(one.name, link=one.role == "link", asks=True) for one in pressed):
         return False
-    if any(one.opens or (one.searches or (one.frame, one.form) in searched) for one in pressed):
-        return all(not one.sends or one.searches for one in pressed)
+    if any(one.opens or _leads_on(one) or (one.searches or (one.frame, one.form) in searched) for one in pressed):
+        return all(not one.sends or one.searches or _leads_on(one) for one in pressed)
     everything = PageView([replace(control, visible=True) for control in view.controls], ())
     return isinstance(plan(everything, clauses[doubtful], ()), list)
+
+
+def _leads_on(control: Control) -> bool:
+    """Whether a button says that it shows the next step of something."""
+    said = re.findall(r"\w+", fold(control.name))
+    return (
+        bool(said) and said[0] in ("next", "continue", "siguiente", "continuar") and not has_consequences(control.name)
+    )
 
 
 class _Operator:
@@ -156,10 +179,13 @@ class _Operator:
     def __init__(self, page: Page, confirm: Confirm | None):
         self.done: list[str] = []
         self.used: list[Control] = []
+        self.seen: list[str] = []
         self._page = page
         self._confirm = confirm
         self._confirmed = False
         self._refusal: Exception | None = None
+        self._was_open = False
+        self._menu: Control | None = None
 
     @contextmanager
     def answering(self) -> Iterator[None]:
@@ -195,29 +221,59 @@ class _Operator:
                         return Doubt("value", act.values[0])
         return found
 
-    async def perform(self, view: PageView, acts: Sequence[Act]) -> Doubt | None:
-        """Do all acts of a clause; a doubt where one failed, or does not show."""
-        for act in acts:
+    async def perform(self, view: PageView, acts: Sequence[Act], following: Sequence[Clause] = ()) -> Doubt | None:
+        """Do all acts of a clause; a doubt where one failed, or does not show. ``following`` are the clauses after."""
+        for number, act in enumerate(acts):
             self.used.append(act.control)
+            last = number == len(acts) - 1
             try:
-                shows = await self._act(act, await self._find_again(view, act.control))
+                shows = await self._act(act, await self._find_again(view, act.control), following if last else ())
             except playwright().Error:
                 if self._page.is_closed():
                     raise
                 shows = Doubt("disabled", act.control.name)  # covered, moving, or gone
-            if isinstance(shows, Doubt):
-                return shows
             if self._refusal is not None:
                 raise self._refusal
+            if isinstance(shows, Doubt):
+                if shows.why in ("refused", "asks"):
+                    self.done.append(describe(act))  # it was pressed, and did not lead to what was asked
+                return shows
             self.done.append(describe(act))
             if not shows:
                 return Doubt("unshown", act.control.name)
             await self.settle()
         return None
 
+    async def open_menu(self, view: PageView, clause: Clause) -> bool:
+        """Whether the menu of the row that a clause names was opened, to look for what is not on the page without."""
+        if self._menu is not None or (menu := find_menu(view, clause)) is None:
+            return False
+        self._menu = menu
+        with suppress(playwright().Error):
+            await (await self._find_again(view, menu)).click(timeout=_ACT_MS)
+        await self.settle()
+        return True
+
+    async def close_menu(self) -> None:
+        """Leave a page as it was, where the menu that was opened did not have it."""
+        if self._menu is None:
+            return
+        with suppress(playwright().Error):
+            await self._page.keyboard.press("Escape")
+            view = await look(self._page)
+            still = [
+                one for one in view.visible
+                if (one.name, one.row, one.expanded) == (self._menu.name, self._menu.row, True)
+            ]  # fmt: skip
+            if len(still) == 1:
+                await (await view.element(still[0])).click(timeout=_ACT_MS)
+
     async def _find_again(self, view: PageView, control: Control) -> ElementHandle:
         """The element that was seen; where the page has drawn itself anew, the only one that is the same in all."""
         element = await view.element(control)
+        return await self._renew(control, element)
+
+    async def _renew(self, control: Control, element: ElementHandle) -> ElementHandle:
         if await element.evaluate("node => node.isConnected"):
             return element
         anew = await look(self._page)
@@ -232,29 +288,82 @@ class _Operator:
         with suppress(playwright().Error):
             await self._page.evaluate(_QUIET, [40, 700])
 
-    async def _act(self, act: Act, element: ElementHandle) -> bool | Doubt:
-        """Whether the page shows that it was done."""
+    async def _act(self, act: Act, element: ElementHandle, following: Sequence[Clause]) -> bool | Doubt:
+        """Whether the page shows that it was done, once it has come to rest."""
         match act.kind:
             case "write":
-                if act.control.role == "slider" or act.control.kind == "range":
-                    await element.fill(act.values[0], timeout=_ACT_MS)
-                    return float(await element.input_value()) == float(act.values[0])
-                await element.fill(act.values[0], timeout=_ACT_MS)
-                shown: str = await element.evaluate("node => node.value ?? node.innerText")
-                return _letters(shown) == _letters(act.values[0])
+                return await self._write(act, element)
             case "choose":
                 return await self._choose(act, element)
             case "check" | "clear":
                 return await self._check(act, element)
             case _:
-                return await self._press(act, element)
+                return await self._press(act, element, following)
+
+    async def _write(self, act: Act, element: ElementHandle) -> bool | Doubt:
+        if act.control.role == "slider" and act.control.kind != "range":
+            return await self._slide(act, element)
+        await element.fill(act.values[0], timeout=_ACT_MS)
+        if act.control.kind == "range":
+            return float(await element.input_value()) == float(act.values[0])
+        if act.control.role == "combobox" and (doubt := await self._take_suggestion(act, element)) is not None:
+            return doubt
+        await self.settle()
+        element = await self._renew(act.control, element)
+        shown: str = await element.evaluate("node => node.value ?? node.innerText")
+        return _letters(shown) == _letters(act.values[0])
+
+    async def _slide(self, act: Act, element: ElementHandle) -> bool | Doubt:
+        """A slider that is drawn: by its keys, as long as each brings it nearer."""
+        wanted, read = float(act.values[0]), "node => Number(node.ariaValueNow ?? NaN)"
+        at = start = float(await element.evaluate(read))
+        key = "ArrowRight" if wanted > at else "ArrowLeft"
+        for _ in range(_MOST_KEYS):
+            if at == wanted:
+                return True
+            await element.press(key, timeout=_ACT_MS)
+            before, at = at, float(await element.evaluate(read))
+            if not abs(wanted - at) < abs(wanted - before):
+                break
+        back = "ArrowLeft" if key == "ArrowRight" else "ArrowRight"
+        for _ in range(_MOST_KEYS):
+            if at == start or at != at:
+                break
+            await element.press(back, timeout=_ACT_MS)
+            before, at = at, float(await element.evaluate(read))
+            if at == before:
+                break
+        return Doubt("value", act.values[0])
+
+    async def _take_suggestion(self, act: Act, element: ElementHandle) -> Doubt | None:
+        """What a field that suggests options takes is one of them, not the letters: the one of that very name."""
+        clock = asyncio.get_running_loop().time
+        began, read, options = clock(), await element.evaluate_handle(_SUGGESTIONS), None
+        while clock() - began < _SUGGESTED_SECONDS:
+            read = await element.evaluate_handle(_SUGGESTIONS)
+            options = await read.evaluate("found => found && found.map(one => one.innerText.trim())")
+            if options is None or options:
+                break
+            await asyncio.sleep(_POLL_SECONDS)
+        if options is None:
+            return None  # it has no list
+        same = [number for number, name in enumerate(options) if fold(name) == fold(act.values[0])]
+        if len(same) != 1:
+            await element.fill(act.control.value, timeout=_ACT_MS)
+            return Doubt("value", act.values[0], tuple(options[:5]))
+        option = (await read.get_property(str(same[0]))).as_element()
+        assert option is not None
+        await option.click(timeout=_ACT_MS)
+        return None
 
     async def _choose(self, act: Act, element: ElementHandle) -> bool:
         """Options of a list; one that may hold several keeps what was chosen before."""
         read = "node => [...node.selectedOptions].map(one => (one.label || one.text).replace(/\\s+/g, ' ').trim())"
         kept: list[str] = await element.evaluate(read) if act.control.multiple else []
         await element.select_option(label=[*dict.fromkeys((*kept, *act.values))], timeout=_ACT_MS)
+        await self.settle()
         try:
+            element = await self._renew(act.control, element)
             return {*await element.evaluate(read)} == {*kept, *act.values}
         except playwright().Error:
             return False
@@ -266,39 +375,94 @@ class _Operator:
             label = await element.evaluate_handle("node => node.labels?.[0] ?? node")
             target = element if await element.is_visible() else label.as_element()
             await (target or element).click(timeout=_ACT_MS)
+            await self.settle()
+            element = await self._renew(act.control, element)
         state = "node => node.checked ?? [node.ariaChecked, node.ariaPressed].includes('true')"
         return bool(await element.evaluate(state) is wanted)
 
-    async def _press(self, act: Act, element: ElementHandle) -> bool | Doubt:
+    async def _press(self, act: Act, element: ElementHandle, following: Sequence[Clause]) -> bool | Doubt:
         pressed: Any = await element.evaluate(_PRESSED)
         if pressed["invalid"]:
             return Doubt("empty", pressed["invalid"])
-        if self._confirm is not None and (
-            pressed["method"] == "post"
-            or has_consequences(pressed["words"], link=pressed["link"], asks=pressed["method"] == "get")
-        ):
-            fields = ", ".join(pressed["fields"])
-            self._confirm(f"{describe(act)} ({fields})" if fields else describe(act))
+        serious = pressed["method"] == "post" or has_consequences(
+            pressed["words"], link=pressed["link"], asks=pressed["method"] == "get"
+        )
+        if self._confirm is not None and serious:
+            self._confirm(_tell(act, pressed["fields"]))
             self._confirmed = True
         try:
-            return await self._press_and_watch(act, element)
+            shows = await self._press_and_watch(act, element)
+            if shows is True and serious:
+                return await self._answer_dialog(act, following)
+            return shows
         finally:
             self._confirmed = False
 
-    async def _press_and_watch(self, act: Act, element: ElementHandle) -> bool:
+    async def _answer_dialog(self, act: Act, following: Sequence[Clause]) -> bool | Doubt:
+        """Where the page asks in a dialog of its own whether to go on: what the person says, and its button for that.
+
+        A clause that comes after and names something in the dialog answers it.
+        """
+        dialog = await self._page.evaluate_handle(_DIALOG)
+        found: Any = await dialog.evaluate("found => found && {text: found.text, names: found.names, open: found.open}")
+        if found is None or self._was_open:
+            return True
+        if following:
+            planned = plan_all(await look(self._page), following[:1], self.used, otherwise=wish)[0]
+            if isinstance(planned, list) and planned[0].control.name in found["names"]:
+                return True
+        yes = [number for number, name in enumerate(found["names"]) if _affirms(name, act.control.name)]
+        if len(yes) != 1 or found["open"]:
+            return Doubt("asks", found["text"], tuple(found["names"][:5]))
+        if self._confirm is not None:
+            self._confirm(f"“{found['text']}”")
+        button = (await (await dialog.get_property("buttons")).get_property(str(yes[0]))).as_element()
+        assert button is not None
+        shows = await self._press_and_watch(replace(act, kind="press"), button)
+        again = await self._page.evaluate(f"({_DIALOG})()?.text ?? ''") if shows is True else ""
+        return Doubt("asks", again) if again else shows
+
+    async def _press_and_watch(self, act: Act, element: ElementHandle) -> bool | Doubt:
         """Press, and wait for a sign of it: longer where the page has asked a server for something."""
         clock = asyncio.get_running_loop().time
+        self._was_open = bool(await self._page.evaluate(f"Boolean(({_DIALOG})())"))
+        item = act.control.role.startswith("menuitem")
         with self._watch() as events:
-            before = await self._read()
+            before = await self._read(menus=not item)
             if act.kind == "enter":
                 await element.press("Enter", timeout=_ACT_MS)
             else:
                 await element.click(timeout=_ACT_MS)
-            began = clock()
+            began, after = clock(), before
             while clock() - began < (_ACT_MS / 1000 if "request" in events else _UNANSWERED_SECONDS):
-                if "event" in events or self._refusal is not None or await self._read() != before:
-                    return True
+                after = await self._read(menus=not item)
+                if "event" in events or self._refusal is not None or after != before:
+                    break
                 await asyncio.sleep(_POLL_SECONDS)
+            else:
+                return _find_refusal(act, events, []) or False
+            if self._refusal is not None:
+                return True
+            # "Sending …" is no answer yet.
+            await self.settle()
+            after = await self._read(menus=not item)
+            while any(_PENDING.search(line) for line in _new_lines(before, after)) and clock() - began < _ACT_MS / 1000:
+                await asyncio.sleep(_POLL_SECONDS)
+                after = await self._read(menus=not item)
+        lines = _new_lines(before, after)
+        self.seen = [line[:200] for line in lines[:_MOST_SEEN]]
+        if (refused := _find_refusal(act, events, lines)) is not None:
+            return refused
+        if any(_PENDING.search(line) for line in lines) and not act.control.opens:
+            return False
+        if act.control.role == "option":
+            return await self._is_chosen(act, element)
+        return "event" in events or after != before
+
+    async def _is_chosen(self, act: Act, element: ElementHandle) -> bool:
+        """Whether an option that was pressed is the chosen one now, or what its list belongs to shows it."""
+        with suppress(playwright().Error):
+            return bool(await element.evaluate(_CHOSEN, act.control.name))
         return False
 
     @contextmanager
@@ -312,7 +476,12 @@ class _Operator:
         def note_request(_: object) -> None:
             seen.append("request")
 
-        heard = (("popup", note), ("download", note), ("request", note_request))
+        def note_failure(response: Response) -> None:
+            asked = response.request
+            if response.status >= 400 and (asked.method != "GET" or asked.is_navigation_request()):
+                seen.append(f"HTTP {response.status}")
+
+        heard = (("popup", note), ("download", note), ("request", note_request), ("response", note_failure))
         for name, listener in heard:
             self._page.on(name, listener)  # type: ignore[call-overload]
         try:
@@ -321,18 +490,77 @@ class _Operator:
             for name, listener in heard:
                 self._page.remove_listener(name, listener)
 
-    async def _read(self) -> list[str]:
-        """What a person would see of the page: none where it is on its way to another one."""
+    async def _read(self, *, menus: bool = True) -> list[list[str]]:
+        """What a person would see of the page: none where it is on its way to another one.
+
+        Without ``menus`` it is what stands behind them: that a menu closes is no sign of what its item did.
+        """
         read = []
         for frame in self._page.frames:
             with suppress(playwright().Error):
-                read.append(await frame.evaluate(_SHOWN))
+                read.append(await frame.evaluate(_SHOWN, menus))
         return read
 
 
 def _letters(text: str) -> str:
     """A text as it is compared with what a field makes of it: a mask may add marks and blanks."""
     return "".join(re.findall(r"\w", text)).casefold() or text.strip()
+
+
+def _tell(act: Act, fields: Sequence[str]) -> str:
+    """What is about to be done, for the one who says yes: what, whose, and with what, the empty fields included."""
+    whose = ", ".join(act.control.row)[:160]
+    told = f"{describe(act)} of “{whose}”" if whose else describe(act)
+    return f"{told} ({', '.join(fields)})" if fields else told
+
+
+def _new_lines(before: Sequence[Sequence[str]], after: Sequence[Sequence[str]]) -> list[str]:
+    """What can be read now and could not before."""
+    known = {line for frame in before for line in frame}
+    return [line for frame in after for line in frame if line not in known and not line.startswith("\x00")]
+
+
+def _find_refusal(act: Act, events: Sequence[str], lines: Sequence[str]) -> Doubt | None:
+    """The words by which the page or the site turned a press down. What a link or a menu shows may say anything."""
+    failed = next((event for event in events if event.startswith("HTTP ")), None)
+    if act.kind != "open" and not act.control.opens:
+        said = next((line for line in lines if len(line) < _LONGEST_MESSAGE and _REFUSED.search(line)), None)
+        failed = said or failed
+    return None if failed is None else Doubt("refused", failed)
+
+
+_LONGEST_MESSAGE = 200
+_PENDING = re.compile(
+    r"^(?:sending|saving|loading|processing|please wait|working|deleting|uploading|enviando|guardando|cargando"
+    r"|procesando|espera|un momento|borrando|eliminando)\b.{0,40}$",
+    re.IGNORECASE,
+)
+_REFUSED = re.compile(
+    r"\b(?:error|fail(?:ed|ure)?|could ?n[o']t|can ?not|can't|unable|not (?:valid|allowed|available|possible|permitted)"
+    r"|invalid|required|reject(?:ed)?|denied|declined|incorrect|wrong|missing|must|insufficient|expired|went wrong"
+    r"|(?:choose|enter|select|fill|attach|write|provide|pick|add|type|log in|sign in)\b.*\bfirst"
+    r"|please (?:choose|enter|select|fill|attach|write|provide|pick|add|type|log|sign|try|correct|check)"
+    r"|too (?:short|long|many|few|large|small)|sold out|out of stock|already (?:taken|exists|in use)|try again"
+    r"|no se (?:pudo|puede|ha podido|han podido)|no (?:es|son) v[aá]lid[oa]s?|no v[aá]lid[oa]s?|inv[aá]lid[oa]s?"
+    r"|incorrect[oa]s?|obligatori[oa]s?|requerid[oa]s?|rechazad[oa]s?|denegad[oa]s?|insuficientes?|falta[n]?|debes?"
+    r"|caducad[oa]s?|agotad[oa]s?|ya existe|no (?:est[aá]|hay) (?:disponible|saldo|existencias)|int[eé]ntalo de nuevo"
+    r"|(?:elige|escribe|selecciona|introduce|rellena|adjunta|indica|completa)\b.*\b(?:primero|antes|por favor)"
+    r"|por favor,? (?:elige|escribe|selecciona|introduce|rellena|adjunta|indica|completa|revisa))\b",
+    re.IGNORECASE,
+)
+_YES = frozenset(
+    "yes ok okay confirm continue proceed sure agree accept si vale aceptar confirmar continuar seguro adelante".split()
+)
+_NO = frozenset(
+    "no not cancel back keep close dismiss never abort stay undo cancelar volver cerrar atras conservar mantener"
+    " deshacer".split()
+)
+
+
+def _affirms(name: str, pressed: str) -> bool:
+    """Whether a button of a dialog says yes to what another one was pressed for: by its word, or by "yes"."""
+    said, asked = re.findall(r"\w+", fold(name)), {*re.findall(r"\w+", fold(pressed))}
+    return bool(said) and not _NO & {*said} and (said[0] in _YES or said[0] in asked)
 
 
 _QUIET = """
@@ -364,12 +592,70 @@ _TAKES = """
 }
 """
 _SHOWN = r"""
+menus => {
+  const roots = [document];
+  for (const one of roots) for (const {shadowRoot} of one.querySelectorAll("*")) if (shadowRoot) roots.push(shadowRoot);
+  const stateful = "input,select,textarea,details,[aria-expanded],[aria-pressed],[aria-selected],[aria-checked],"
+    + "[aria-current],[aria-valuenow]";
+  const counts = node => menus || !node.closest("[role=menu]");
+  const holders = roots.flatMap(root => [...root.querySelectorAll(stateful)]).filter(counts);
+  const states = holders.map(node => [node.value, node.checked, node.open, menus && node.ariaExpanded, node.ariaPressed,
+    node.ariaSelected, node.ariaChecked, node.ariaCurrent, node.ariaValueNow].join());
+  const shadows = roots.slice(1).flatMap(root => [...root.children]).map(node => node.innerText ?? "");
+  const items = menus ? [] : roots.flatMap(root => [...root.querySelectorAll("[role=menu]")])
+    .filter(node => node.checkVisibility()).flatMap(node => node.innerText.split("\n"));
+  // A clock on the page is no sign of anything.
+  const lines = [document.body?.innerText ?? "", ...shadows].join("\n").replace(/\b\d{1,2}:\d{2}(?::\d{2})?\b/g, "")
+    .split("\n").map(line => line.replace(/\s+/g, " ").trim()).filter(Boolean);
+  for (const item of items.map(line => line.replace(/\s+/g, " ").trim()))
+    if (lines.includes(item)) lines.splice(lines.lastIndexOf(item), 1);
+  return [...lines, "\0" + [location.href, document.title, scrollY, performance.timeOrigin, ...states].join("\n")];
+}
+"""
+_DIALOG = r"""
 () => {
-  const states = [...document.querySelectorAll("input,select,textarea,details,[aria-expanded],[aria-pressed],"
-    + "[aria-selected],[aria-checked],[aria-current]")].map(node => [node.value, node.checked, node.open,
-    node.ariaExpanded, node.ariaPressed, node.ariaSelected, node.ariaChecked, node.ariaCurrent].join());
-  const page = [location.href, document.title, document.body?.innerText, scrollY, performance.timeOrigin];
-  return [...page, ...states].join("\n");
+  const shown = node => node.checkVisibility({opacityProperty: true, visibilityProperty: true})
+    && node.getBoundingClientRect().width >= 1;
+  const squeeze = text => String(text ?? "").replace(/\s+/g, " ").trim();
+  const dialog = [...document.querySelectorAll("dialog[open],[role=dialog],[role=alertdialog]")].filter(shown).pop();
+  if (!dialog) return null;
+  const buttons = [...dialog.querySelectorAll("button,[role=button],input[type=submit],input[type=button],a[href]")]
+    .filter(node => shown(node) && !node.disabled);
+  const names = buttons.map(node => squeeze(node.ariaLabel || node.innerText || node.value));
+  const open = [...dialog.querySelectorAll("input,textarea,select")].some(node => shown(node)
+    && !["submit", "button", "hidden", "checkbox", "radio"].includes(node.type) && !node.value);
+  const texts = [];
+  const walker = document.createTreeWalker(dialog, NodeFilter.SHOW_TEXT);
+  while (walker.nextNode()) {
+    const parent = walker.currentNode.parentElement;
+    if (shown(parent) && !buttons.some(node => node.contains(parent))) texts.push(squeeze(walker.currentNode.data));
+  }
+  return {text: squeeze(texts.join(" ")).slice(0, 300) || squeeze(dialog.ariaLabel), names, open, buttons};
+}
+"""
+_SUGGESTIONS = r"""
+node => {
+  const root = node.getRootNode(), shown = one => one.checkVisibility() && one.getBoundingClientRect().width >= 1;
+  const ids = ["aria-controls", "aria-owns"].flatMap(name => (node.getAttribute(name) ?? "").split(" "));
+  const owned = ids.map(id => id && root.getElementById?.(id)).filter(Boolean);
+  const lists = [...owned, ...(node.parentElement?.querySelectorAll("[role=listbox]") ?? [])];
+  if (!lists.length && !["list", "both"].includes(node.getAttribute("aria-autocomplete"))) return null;
+  const found = lists.flatMap(list => [...list.querySelectorAll("[role=option]")]);
+  return [...new Set(found)].filter(one => shown(one) && one.ariaDisabled !== "true");
+}
+"""
+_CHOSEN = r"""
+(node, name) => {
+  const plain = text => String(text ?? "").replace(/\s+/g, " ").trim().toLowerCase();
+  if ([node.ariaSelected, node.ariaChecked].includes("true")) return true;
+  const list = node.closest("[role=listbox]"), root = (list ?? document).getRootNode();
+  const id = CSS.escape(list?.id ?? "");
+  const owner = (id && root.querySelector(`[aria-controls~="${id}"],[aria-owns~="${id}"]`))
+    || [...(list?.parentElement?.querySelectorAll(":scope > :is([aria-haspopup],[role=combobox])") ?? [])].filter(one =>
+      !one.hasAttribute("aria-controls") && one.compareDocumentPosition(list) & Node.DOCUMENT_POSITION_FOLLOWING).pop();
+  const shown = owner ? [owner.value, owner.innerText] : [...root.querySelectorAll("[aria-haspopup],[role=combobox],"
+    + "[role=option][aria-selected=true]")].flatMap(one => [one.value, one.innerText]);
+  return shown.some(text => plain(text).includes(plain(name)));
 }
 """
 _PRESSED = r"""
@@ -387,9 +673,14 @@ element => {
     const name = nameOf(field), box = ["checkbox", "radio"].includes(field.type);
     if (!name || (box && !field.checked) || !(field.checkVisibility?.() ?? true)) return "";
     const value = field.localName === "select" ? field.selectedOptions[0]?.text : field.value;
-    return `${name}: ${box ? "yes" : !value ? "empty" : field.type === "password" ? "***" : squeeze(value)}`;
+    const needed = field.required || field.ariaRequired === "true" ? "empty, and needed" : "empty";
+    return `${name}: ${box ? "yes" : !value ? needed : field.type === "password" ? "***" : squeeze(value)}`;
   };
-  const fields = sends ? [...form.elements].filter(field => /^(input|select|textarea)$/.test(field.localName)
+  // Without a form, what is asked in the same dialog or section goes with the button.
+  const around = sends ? form : form || control.closest("tr,li") ? null
+    : control.closest("dialog,[role=dialog],[role=form],fieldset,section,[role=region]");
+  const asked = sends ? [...form.elements] : [...(around?.querySelectorAll("input,select,textarea") ?? [])];
+  const fields = around ? asked.filter(field => /^(input|select|textarea)$/.test(field.localName)
     && !["hidden", "submit", "button", "image", "reset"].includes(field.type)).map(describe).filter(Boolean) : [];
   const wrong = sends && !form.noValidate && !control.formNoValidate
     ? [...form.elements].find(field => field.willValidate && !field.validity.valid) : null;
@@ -411,7 +702,9 @@ _REASONS: dict[Language, dict[Why, str]] = {
         "disabled": "“{}” cannot be used now",
         "empty": "“{}” is needed and has no valid value",
         "value": "“{}” is no value that fits there",
-        "unshown": "the page does not show that it was done ({})",
+        "unshown": "sent, but the page does not show it ({})",
+        "refused": "the page answers “{}”",
+        "asks": "the page asks first: “{}”",
     },
     "es": {
         "absent": "aquí nada que pueda ser se llama “{}”",
@@ -420,7 +713,9 @@ _REASONS: dict[Language, dict[Why, str]] = {
         "disabled": "“{}” no se puede usar ahora",
         "empty": "“{}” es necesario y no tiene un valor válido",
         "value": "“{}” no es un valor que sirva ahí",
-        "unshown": "la página no muestra que se haya hecho ({})",
+        "unshown": "enviado, pero la página no lo muestra ({})",
+        "refused": "la página contesta “{}”",
+        "asks": "la página pregunta antes: “{}”",
     },
 }
 
@@ -436,11 +731,17 @@ def _stop(
     if acts:
         lines.append(f"{'Entendido' if spanish else 'Understood'}: {'; '.join(acts)}.")
     reason = _REASONS[language][doubt.why].format(doubt.about)
-    lines.append(f"{'No entendido' if spanish else 'Not understood'}: “{clauses[number].text}”: {reason}.")
+    if doubt.why in ("unshown", "refused", "asks"):
+        missed = "No consta como hecho" if spanish else "Not known to be done"
+    else:
+        missed = "No entendido" if spanish else "Not understood"
+    lines.append(f"{missed}: “{clauses[number].text}”: {reason}.")
+    if doubt.why == "unshown" and operator.seen:
+        lines.append(f"{'Se ve' if spanish else 'Seen'}: {'; '.join(operator.seen[:3])}.")
     if doubt.near:
         lines.append(f"{'Hay' if spanish else 'There is'}: {', '.join(f'“{name}”' for name in doubt.near)}.")
     left = [clauses[number].text, *(clause.text for clause in clauses if clause is not clauses[number])]
     # Words to look for that could mean more are asked about, not looked for elsewhere.
     named_nothing = clauses[0].verb == "" or (clauses[0].verb == "search" and doubt.why == "absent")
     offers = not operator.done and len(clauses) == 1 and named_nothing
-    return Driven(operator.done, left, " ".join(lines), offers)
+    return Driven(operator.done, left, " ".join(lines), offers, operator.seen)

@@ -19,7 +19,7 @@ from agent3.sentences.spans import find_spans
 
 __all__ = ["Act", "Doubt", "Plan", "Why", "describe", "fit", "open_first", "plan", "plan_all"]
 
-Why = Literal["absent", "several", "words", "disabled", "empty", "value", "unshown"]
+Why = Literal["absent", "several", "words", "disabled", "empty", "value", "unshown", "refused", "asks"]
 
 
 @dataclass(frozen=True, slots=True)
@@ -57,7 +57,7 @@ _GENERIC_PLACE = frozenset(
 )
 _SEARCH_FOR = re.compile(r"^(?:(?:for|por|a|an|the|some|un|una|unos|unas|el|la|los|las)\s+)+", re.IGNORECASE)
 _MORE_THAN_WORDS = re.compile(
-    r"^(?:the|el|la|los|las)\s|\s(?:and|y|e)\s+\S+\s"
+    r"^(?:the|el|la|los|las)\s|\s(?:and|y|e)\s"
     r"|\s(?:of|by|from|for|with|about|to|in|on|under|my|me|it|de|del|para|con|sobre|mi|lo|la)(?:\s|$)",
     re.IGNORECASE,
 )
@@ -194,6 +194,7 @@ def _choose(view: PageView, clause: Clause) -> Plan:
     return listed
 
 
+_ADDING = frozenset("add create anadir agregar crear".split())
 _ONTO = re.compile(r"\s+(?:to|a)\s+", re.IGNORECASE)
 
 
@@ -207,9 +208,15 @@ def _add(view: PageView, clause: Clause) -> Plan:
             if len(lists) == 1 and len(options) == 1:
                 return [Act("choose", lists[0], (options[0],))]
     written = _write(view, clause)
-    if isinstance(written, list) and all(act.kind == "write" and not act.control.value for act in written):
-        return written
-    return Doubt("words", clause.text)
+    if not isinstance(written, list) or any(act.kind != "write" or act.control.value for act in written):
+        return Doubt("words", clause.text)
+    # What is to be added is not added by writing it, where a button does that.
+    form = {(act.control.frame, act.control.form) for act in written}
+    buttons = [one for one in view.visible if one.role == "button" and (one.frame, one.form) in form]
+    adding = [one for one in buttons if not one.row and set(_words(one.name)[:1]) & _ADDING]
+    if len(form) == len(adding) == 1 and not adding[0].disabled:
+        return [*written, Act("press", adding[0])]
+    return Doubt("words", clause.text) if adding or any(one.sends for one in buttons) else written
 
 
 def _choose_several(view: PageView, clause: Clause) -> Plan:

@@ -99,8 +99,12 @@ most => {
   const root = node => node.getRootNode();
   const controlOf = node => node.id ? root(node).querySelector(
     `[aria-controls~="${CSS.escape(node.id)}"],[aria-owns~="${CSS.escape(node.id)}"]`) : null;
+  // Without a word of whose it is, a popup belongs to the nearest before it that has no popup of its own.
+  const owns = node => ["aria-controls", "aria-owns"].some(name => root(node).getElementById?.(attribute(node, name)));
   const popupOpener = popup => controlOf(popup)
-    ?? popup.parentElement?.querySelector(":scope > :is([aria-haspopup],[role=combobox])") ?? null;
+    ?? [...(popup.parentElement?.querySelectorAll(":scope > :is([aria-haspopup],[role=combobox])") ?? [])]
+      .filter(node => !owns(node) && node.compareDocumentPosition(popup) & Node.DOCUMENT_POSITION_FOLLOWING).pop()
+    ?? null;
   const labelsOf = node => attribute(node, "aria-labelledby").split(" ").filter(Boolean)
     .map(id => root(node).getElementById?.(id)).filter(one => one && !node.contains(one))
     .map(one => squeeze(one.textContent));
@@ -167,6 +171,7 @@ most => {
       form: form ? forms.indexOf(form) : -1, sends: Boolean(form) && ["submit", "image"].includes(node.type),
       opens: role === "link" || role === "tab" || role === "menuitem" || node.tagName === "SUMMARY" ||
         expanded === "false" || !["", "false"].includes(popup),
+      expanded: expanded === "true", menu: popup === "menu" || popup === "true",
       places: placesOf(node), ...rowTexts(node), toolbar: Boolean(node.closest("[role=toolbar],menu")),
       searches: role === "searchbox" || Boolean(node.closest("search,[role=search]")),
     });
@@ -194,7 +199,8 @@ class Control:
     ``places`` are the rows, lists and regions that it stands in, from the inside, each with the texts by which a
     person would tell it from others; ``row`` has all texts of its row or card, ``columns`` those at the top of its
     table. ``opens`` says that a press shows something else and does nothing more; ``opener`` is the index of the
-    control that has to be pressed before a hidden one can be seen, or -1. ``toggles`` is a button with two states.
+    control that has to be pressed before a hidden one can be seen, or -1. ``toggles`` is a button with two states,
+    ``menu`` one that has a menu, and ``expanded`` says that it is open.
     """
 
     index: int
@@ -220,6 +226,8 @@ class Control:
     toolbar: bool
     toggles: bool
     opener: int
+    expanded: bool
+    menu: bool
 
     @property
     def is_field(self) -> bool:

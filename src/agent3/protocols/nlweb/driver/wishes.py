@@ -16,10 +16,11 @@ from functools import lru_cache
 from agent3.protocols.nlweb.driver.page_plans import Act, Doubt, Plan, fit, open_first, plan_all
 from agent3.protocols.nlweb.driver.page_view import Control, PageView
 from agent3.protocols.nlweb.driver.sentences import Clause, parse_sentence
-from agent3.sentences.lexicon import fold, has_consequences, meanings, to_concepts
+from agent3.sentences.consequences import has_consequences
+from agent3.sentences.lexicon import fold, meanings, to_concepts
 from agent3.sentences.spans import Span, find_spans
 
-__all__ = ["split_wish", "wish"]
+__all__ = ["find_menu", "split_wish", "wish"]
 
 _FILLERS = frozenset(
     "a an the this that these those my your our its of for from to in on at into onto by with as is be only please now"
@@ -66,6 +67,8 @@ def wish(view: PageView, clause: Clause, written: Sequence[Control]) -> Plan:
             given = None  # "change my password to …" has a button of its own: the value alone is not all
         ways = (_press_named(pool, text, written), given, _fill(pool, text), _set_box(pool, text), _go(pool, clause))
         found = [acts for acts in ways if acts is not None]
+        if len(found) == 2 and all(len(acts) == 1 and acts[0].control is found[1][0].control for acts in found):
+            found = [acts for acts in found if acts[0].kind in ("check", "clear")] or found  # a button with two states
         if len(found) == 1:
             return open_first(view, found[0])
         if found:
@@ -79,7 +82,8 @@ def split_wish(view: PageView, clause: Clause, written: Sequence[Control]) -> li
     clauses: list[Clause] = []
     used = [*written]
     for part in parts if 1 < len(parts) <= _MOST_PARTS else ():
-        for said in (part, f"{verb} {part}"):  # "move A to X and B to Y"
+        # "Move A to X and B to Y". Two things to look for are one search, or one of them is no thing to look for.
+        for said in (part,) if clause.verb == "search" else (part, f"{verb} {part}"):
             one = parse_sentence(said)
             found = plan_all(view, one, used, otherwise=wish)
             if all(isinstance(each, list) for each in found):
@@ -89,6 +93,25 @@ def split_wish(view: PageView, clause: Clause, written: Sequence[Control]) -> li
         else:
             return [clause]
     return clauses or [clause]
+
+
+def find_menu(view: PageView, clause: Clause) -> Control | None:
+    """The one menu button of the one row that a clause names by its first words, where the clause may mean an item."""
+    tokens = _tokens(clause.text)
+    menus = [one for one in view.visible if one.menu and one.row and not one.expanded and not one.disabled]
+    named = [one for one in menus if _names_row(tokens, one)]
+    return named[0] if len(named) == 1 else None
+
+
+def _names_row(tokens: Sequence[_Token], control: Control) -> bool:
+    """Whether a text by which a row is known is said, whole."""
+    said = [word for token in tokens for word in re.findall(r"\w+", fold(token.text))]
+    for text in control.row:
+        words = re.findall(r"\w+", fold(text))
+        starts = range(len(said) - len(words) + 1)
+        if _content(text) and any(said[start : start + len(words)] == words for start in starts):
+            return True
+    return False
 
 
 _AND = re.compile(r",\s+(?:and\s+|y\s+)?|\s+(?:and|y)\s+", re.IGNORECASE)
@@ -153,7 +176,14 @@ def _left_over(tokens: Iterable[_Token], explained: Iterable[str]) -> list[_Toke
 
 
 def _row_words(control: Control) -> list[str]:
-    return _content(" ".join(control.row))
+    return [*_content(" ".join(control.row)), *_marked_words(control.row)]
+
+
+def _marked_words(texts: Iterable[str]) -> list[str]:
+    """Words with marks in them, such as the number of an invoice, which are one word to the one who says them."""
+    return [
+        plain for text in texts for word in text.split() if re.search(r"\w\W+\w", plain := fold(word.strip(".,;:!?")))
+    ]
 
 
 def _says_row(tokens: Iterable[_Token], control: Control) -> bool:
@@ -162,7 +192,8 @@ def _says_row(tokens: Iterable[_Token], control: Control) -> bool:
 
 
 def _place_words(control: Control) -> list[str]:
-    return [word for texts in control.places for text in texts for word in _content(text)]
+    texts = [text for texts in control.places for text in texts]
+    return [*_content(" ".join(texts)), *_marked_words(texts)]
 
 
 def _headings(view: PageView) -> list[str]:
@@ -290,7 +321,11 @@ def _set_box(view: PageView, text: str) -> list[Act] | None:
             )
             fits = fits and all(word in _FILLERS for word in said[1:])
         else:
-            fits = len(name) > 1 and all(_is_any(word, said) for word in name) and not _left_over(tokens, name)
+            fits = (
+                (len(name) > 1 or (bool(name) and bool(stop) and box.checked))
+                and all(_is_any(word, said) for word in name)
+                and not _left_over(tokens, name)
+            )
         if fits:
             found.append(Act("clear" if stop else "check", box))
     return found if len(found) == 1 else None

@@ -13,6 +13,7 @@ from itertools import pairwise
 from msgspec import Struct
 
 from agent3.protocols.nlweb.healing.fingerprints import Fingerprint, role_family, split_words
+from agent3.sentences.consequences import CONSEQUENTIAL, DECEPTIVE, GRAVE, find_new
 
 __all__ = ["MARGIN", "THRESHOLD", "Scored", "Verdict", "find_objection", "is_contradiction", "judge",
            "name_similarity", "score"]  # fmt: skip
@@ -58,15 +59,6 @@ _OPPOSITES = (
     ({"yes"}, {"no"}),
     ({"enable", "on"}, {"disable", "off"}),
 )
-_DANGER = frozenset(
-    "delete remove cancel destroy erase reset discard unsubscribe close terminate logout block report refund "
-    "eliminar borrar cancelar cerrar donate upgrade premium advertisement sponsored".split()
-)
-"""What nothing is ever taken for that did not say it before."""
-_GRAVE = frozenset(
-    "delete remove cancel destroy erase discard unsubscribe terminate refund eliminar borrar cancelar anular".split()
-)
-"""What a step never does by a selector that meant something else, whatever is at stake."""
 _PRESSED = frozenset({"button", "link", "menuitem", "tab", "summary", "generic"})
 """Roles that a click treats alike."""
 _CALLED = frozenset(
@@ -261,8 +253,9 @@ def find_objection(known: Fingerprint, now: Fingerprint, *, named: bool, strict:
     """Why the element that a selector fits now is not the one that it meant; empty if it may be.
 
     The author's selector fits, so only what is plain counts: another role, or a grave word. What it is called is looked
-    at where ``named``, and beyond such words only where much is at stake (``strict``). Numbers never count: a price or
-    an amount in a name is another one in every call.
+    at where ``named``, and beyond such words only where much is at stake (``strict``): then any word of consequences
+    that it did not say before is one too many. Numbers never count: a price or an amount in a name is another one in
+    every call.
     """
     before, after = (
         " ".join(word for word in split_words(name) if not word.isdigit()) for name in (known.name, now.name)
@@ -271,9 +264,11 @@ def find_objection(known: Fingerprint, now: Fingerprint, *, named: bool, strict:
         is_alike = name_similarity(before, after) >= _NAMED or (not before and not after)
         if not (is_alike and {known.role, now.role} <= _PRESSED):
             return f"it was a {known.role} and is a {now.role}{f' {now.name[:60]!r}' if now.name else ''}"
-    if not named or role_family(known.role) not in _CALLED or not before or not after:
+    if not named or role_family(known.role) not in _CALLED or not after or not (before or strict):
         return ""
-    is_grave = bool(_word_set(after) & _GRAVE - _word_set(before))
+    is_grave = bool(find_new(CONSEQUENTIAL if strict else GRAVE, _word_set(before), _word_set(after)))
+    if not before and not is_grave:
+        return ""
     is_marked = any(getattr(known, mark) and getattr(known, mark) == getattr(now, mark) for mark in ("test", "field"))
     is_other = name_similarity(before, after) < _CONTRADICTED and not is_marked
     if is_grave or (strict and (_find_contradiction(before, after) or is_other)):
@@ -283,8 +278,8 @@ def find_objection(known: Fingerprint, now: Fingerprint, *, named: bool, strict:
 
 def _find_contradiction(name: str, other: str) -> str:
     first, second = _word_set(name), _word_set(other)
-    if second & _DANGER - first:
-        return f"it says {min(second & _DANGER - first)!r}"
+    if word := find_new(DECEPTIVE, first, second):
+        return f"it says {word!r}"
     for left, right in _OPPOSITES:
         for here, there in ((left, right), (right, left)):
             if first & here and second & there and not first & there and not second & here:

@@ -93,10 +93,12 @@ async def _read_first_rows(place: Place, action: NLWebAction, end: float) -> lis
             ms = min(ms_left(end), _FIRST_ROW_MS) if action.next else ms_left(end)
             await rows.first.wait_for(state="attached", timeout=ms)
         found, loading = await raw_rows(rows, schema)
-    if found and loading:
+    while found and loading and time.monotonic() < end:
         with suppress(playwright().TimeoutError):
             await place.wait_for_load_state("domcontentloaded", timeout=ms_left(end))
-        found, _ = await raw_rows(rows, schema)
+        found, loading = await raw_rows(rows, schema)
+        if loading:  # the driver may still have had the state of the page before: only the page itself knows
+            await asyncio.sleep(_PAUSE)
     return typed_rows(found, schema)
 
 
