@@ -30,6 +30,7 @@ from agent3.identity import access_tokens
 from agent3.identity.doorkeeper import Doorkeeper, KnownCallers, SignedRequests, is_loopback
 from agent3.observe.logs import get as logger
 from agent3.security import via
+from agent3.server import console
 from agent3.server.build import Server
 from agent3.server.caller_limits import CallerLimits
 from agent3.server.compression import PackAnswers, UnpackRequests
@@ -91,6 +92,7 @@ def app(server: Server) -> Doors:
             *(route for door in doors for route in door.routes),
             *access_tokens.metadata_routes(server.settings, server.env),
             *Rest(services, server.registration).routes(),
+            *console.routes(),
         ],
         middleware=[*([Middleware(judge)] if doorkeeper.judges else []), Middleware(reading)],
         lifespan=lifespan,
@@ -293,6 +295,7 @@ class Pages:
         self._about = [
             *(line for door in doors for line in door.about),
             ("REST", "/openapi.json"),
+            ("Console", "/console/"),
             ("Health", "/healthz, /readyz"),
             ("Metrics", "/metrics"),
         ]

@@ -1,0 +1,286 @@
+// The web console: pages drawn from the REST API. Whatever an agent, a caller or a site wrote is put in as text, never as markup.
+"use strict";
+
+const page = document.getElementById("page");
+const note = document.getElementById("note");
+const signOut = document.getElementById("sign-out");
+const KEY = "agent3.key";
+
+// ---- elements
+
+function make(tag, attributes = {}, ...children) {
+  const element = document.createElement(tag);
+  for (const [name, value] of Object.entries(attributes)) {
+    if (name.startsWith("on")) element.addEventListener(name.slice(2), value);
+    else if (value !== null && value !== undefined && value !== false) element.setAttribute(name, value === true ? "" : value);
+  }
+  for (const child of children.flat(3)) {
+    if (child !== null && child !== undefined) element.append(child instanceof Node ? child : String(child));
+  }
+  return element;
+}
+
+function table(caption, columns, rows) {
+  if (!rows.length) return make("p", { class: "dim" }, `${caption}: none.`);
+  const head = columns.map(([title, , kind]) => make("th", { scope: "col", class: kind }, title));
+  const body = rows.map((row) => make("tr", {}, columns.map(([, cell, kind]) => make("td", { class: kind }, cell(row)))));
+  const grid = make("table", {}, make("caption", {}, caption), make("thead", {}, make("tr", {}, head)), make("tbody", {}, body));
+  return make("div", { class: "scroll" }, grid);
+}
+
+function field(title, name, attributes = {}, value = "") {
+  const input = make("input", { name, ...attributes });
+  input.value = value;
+  return make("label", {}, title, input);
+}
+
+function choice(title, name, options, value = "") {
+  const select = make("select", { name }, options.map(([key, text]) => make("option", { value: key }, text)));
+  select.value = value;
+  return make("label", {}, title, select);
+}
+
+function details(record) {
+  const shown = Object.entries(record).filter(([, value]) => value !== null && value !== "");
+  const text = (value) => (typeof value === "object" ? JSON.stringify(value) : String(value));
+  return make("dl", {}, shown.map(([name, value]) => [make("dt", {}, name), make("dd", {}, name === "at" ? when(value) : text(value))]));
+}
+
+const json = (value) => make("pre", {}, typeof value === "string" ? value : JSON.stringify(value, null, 2));
+const when = (seconds) => new Date(seconds * 1000).toLocaleString();
+const milliseconds = (seconds) => (seconds === null || seconds === undefined ? "" : `${(seconds * 1000).toFixed(seconds < 0.01 ? 1 : 0)} ms`);
+const money = (dollars) => (dollars ? `$${dollars.toFixed(4)}` : "");
+const link = (text, ...path) => make("a", { href: `#/${path.map(encodeURIComponent).join("/")}` }, text);
+const state = (text, good) => make("span", { class: good ? "good" : "bad" }, text);
+
+// ---- the gateway
+
+class Refused extends Error {
+  constructor(status, answer) {
+    super((answer.error && answer.error.message) || answer.error || `The gateway answered ${status}.`);
+    this.status = status;
+    this.answer = answer;
+  }
+}
+
+async function ask(path, body, method) {
+  const headers = { Accept: "application/json" };
+  const key = sessionStorage.getItem(KEY);
+  if (key) headers.Authorization = `Bearer ${key}`;
+  if (body !== undefined) headers["Content-Type"] = "application/json";
+  const how = { method: method || (body === undefined ? "GET" : "POST"), headers, cache: "no-store", redirect: "error" };
+  if (body !== undefined) how.body = JSON.stringify(body);
+  const answer = await fetch(path, how);
+  const text = await answer.text();
+  let value;
+  try {
+    value = text ? JSON.parse(text) : {};
+  } catch {
+    throw new Refused(answer.status, { error: text.slice(0, 300) });
+  }
+  // A call that failed is an answer as well: it says so itself.
+  if (!answer.ok && !("success" in value)) throw new Refused(answer.status, value);
+  return value;
+}
+
+const query = (values) => new URLSearchParams(Object.entries(values).filter(([, value]) => value !== "" && value !== null && value !== undefined));
+
+// ---- pages
+
+const pages = {
+  async agents(id) {
+    if (id) return oneAgent(id);
+    const search = new URLSearchParams(location.hash.split("?")[1] || "").get("query") || "";
+    const found = await ask(`/v1/agents?${query({ query: search, limit: 50 })}`);
+    const form = make("form", { role: "search", onsubmit: (event) => {
+      event.preventDefault();
+      location.hash = `#/agents?${query({ query: event.target.elements.query.value })}`;
+    } }, field("What do you need?", "query", { type: "search" }, search), make("button", {}, "Search"));
+    return [make("h1", {}, "Agents"), form, table(search ? `Agents for “${search}”` : "Agents, the first 50", [
+      ["Agent", (agent) => link(agent.name || agent.id, "agents", agent.id)],
+      ["", (agent) => state(agent.status, agent.status === "active")],
+      ["What it does", (agent) => agent.description],
+      ["Capabilities", (agent) => agent.capabilities.map((one) => one.name).join(", ")],
+      ["Rating", (agent) => (agent.rating ? `${agent.rating.mean ?? agent.rating}` : ""), "number"],
+    ], found.agents)];
+  },
+
+  async try(agent, capability) {
+    const result = make("section", { "aria-live": "polite" });
+    const form = make("form", { onsubmit: async (event) => {
+      event.preventDefault();
+      const { agentId, capability: which, message } = event.target.elements;
+      const body = { agentId: agentId.value.trim(), ...said(message.value) };
+      if (which.value.trim()) body.capability = which.value.trim();
+      result.replaceChildren("Calling …");
+      await answered(result, () => ask("/v1/call", body));
+    } },
+    field("Agent", "agentId", { required: true }, agent || ""),
+    field("Capability (may be left out)", "capability", {}, capability || ""),
+    make("label", {}, "In your own words, or a JSON object", make("textarea", { name: "message", rows: 3 })),
+    make("button", {}, "Call"));
+    return [make("h1", {}, "Try"), form, result];
+  },
+
+  async calls(id) {
+    if (id) {
+      const record = await ask(`/v1/calls/${encodeURIComponent(id)}/record`);
+      return [make("h1", {}, "Call ", id), (record.turns || [record]).map((turn) => [make("h2", {}, `Turn ${turn.turn ?? 1}`), details(turn)]).flat()];
+    }
+    const chosen = Object.fromEntries(new URLSearchParams(location.hash.split("?")[1] || ""));
+    const found = await ask(`/v1/calls?${query({ limit: 50, ...chosen })}`);
+    const form = make("form", { onsubmit: (event) => {
+      event.preventDefault();
+      location.hash = `#/calls?${query(Object.fromEntries(new FormData(event.target)))}`;
+    } },
+    field("Agent", "agent", {}, chosen.agent), field("Caller", "caller", {}, chosen.caller),
+    choice("Outcome", "status", [["", "all"], ["done", "done"], ["failed", "failed"], ["needs", "waits for an answer"], ["working", "under way"]], chosen.status || ""),
+    make("button", {}, "Show"));
+    const older = found.next ? make("p", {}, make("a", { href: `#/calls?${query({ ...chosen, cursor: found.next })}` }, "Older calls")) : null;
+    return [make("h1", {}, "Calls"), form, table("Calls, the latest first", [
+      ["When", (call) => link(when(call.at), "calls", call.id)],
+      ["Caller", (call) => call.caller],
+      ["Agent", (call) => link(call.agent, "agents", call.agent)],
+      ["Capability", (call) => call.capability],
+      ["By", (call) => [call.door, call.servedBy ? `, served by ${call.servedBy}` : ""]],
+      ["Outcome", (call) => [state(call.status, call.status !== "failed"), call.code ? ` ${call.code}` : "", call.message ? make("div", { class: "dim" }, call.message) : null]],
+      ["Time", (call) => milliseconds(call.seconds), "number"],
+      ["Cost", (call) => money(call.cost), "number"],
+    ], found.calls), older];
+  },
+
+  async costs() {
+    const tables = await Promise.all(["agent", "caller", "day"].map(async (by) => {
+      const { statistics } = await ask(`/v1/calls/stats?${query({ by })}`);
+      return table(`By ${by}, the last seven days`, [
+        [by[0].toUpperCase() + by.slice(1), (row) => row[by]],
+        ["Calls", (row) => row.calls, "number"],
+        ["Failed", (row) => row.failed || "", "number"],
+        ["Refused", (row) => row.refused || "", "number"],
+        ["Median", (row) => milliseconds(row.p50), "number"],
+        ["95 %", (row) => milliseconds(row.p95), "number"],
+        ["Tokens", (row) => row.tokens || "", "number"],
+        ["Cost", (row) => money(row.cost), "number"],
+      ], statistics);
+    }));
+    return [make("h1", {}, "Calls and costs"), ...tables];
+  },
+};
+
+async function oneAgent(id) {
+  const path = `/v1/agents/${encodeURIComponent(id)}`;
+  const agent = await ask(path);
+  const changes = await ask(`${path}/changes`).catch(() => ({ hash: null })); // for operators only
+  const parts = [make("h1", {}, agent.name || id), make("p", {}, agent.description), details({
+    id: agent.id, status: agent.status, provider: agent.provider, version: agent.version, tags: (agent.tags || []).join(", "),
+    rating: agent.rating && agent.rating.count ? `${agent.rating.mean} of 5, by ${agent.rating.count}` : "none yet",
+  })];
+  if (changes.hash) {
+    parts.push(make("h2", {}, "Changed since it was approved"), make("p", {}, changes.why || ""), table("Changes", [
+      ["Where", (change) => change.path], ["Before", (change) => JSON.stringify(change.before)], ["Now", (change) => JSON.stringify(change.now)],
+    ], changes.changes), make("button", { type: "button", onclick: () => act(() => ask(`${path}/approve`, { hash: changes.hash })) }, "Approve this change"));
+  }
+  for (const one of agent.capabilities) {
+    parts.push(make("h2", {}, one.name), make("p", {}, one.description, " ", link("Try it", "try", id, one.name)), json(one.inputSchema));
+  }
+  return parts;
+}
+
+// A JSON object is the input itself; everything else is a message.
+function said(text) {
+  if (text.trim().startsWith("{")) {
+    try { return { input: JSON.parse(text) }; } catch { /* braces in a sentence */ }
+  }
+  return { message: text };
+}
+
+// Shows what came of a call; a question is answered in place.
+async function answered(place, send) {
+  let value;
+  try {
+    value = await send();
+  } catch (error) {
+    if (!(error instanceof Refused)) throw error;
+    place.replaceChildren(make("p", { class: "bad" }, error.message));
+    return;
+  }
+  if (value.questions) {
+    place.replaceChildren(make("form", { onsubmit: async (event) => {
+      event.preventDefault();
+      const answers = Object.fromEntries(value.questions.map(({ id, schema }) => [id, read(event.target.elements[id], schema)]));
+      await answered(place, () => ask(`/v1/calls/${encodeURIComponent(value.job)}/answer`, { answers }));
+    } }, value.questions.map(({ id, text, schema }) => (schema && schema.enum
+      ? choice(text, id, schema.enum.map((one) => [String(one), String(one)]), String(schema.enum[0]))
+      : field(text, id, { required: true }))), make("button", {}, "Answer")));
+    return;
+  }
+  const good = value.success !== false;
+  place.replaceChildren(
+    make("p", {}, state(good ? "done" : value.errorCode || "failed", good), ` in ${(value.metadata?.responseTime ?? 0).toFixed(0)} ms`),
+    good ? json(value.result ?? null) : make("p", { class: "bad" }, value.error || ""),
+    make("details", {}, make("summary", {}, "The whole answer"), json(value)),
+  );
+}
+
+function read(input, schema = {}) {
+  const kind = schema.type;
+  if (kind === "number" || kind === "integer") return Number(input.value);
+  if (kind === "boolean") return /^(true|yes|y|sí|si|1)$/i.test(input.value.trim());
+  if (kind === "object" || kind === "array") {
+    try { return JSON.parse(input.value); } catch { return input.value; }
+  }
+  return input.value;
+}
+
+async function act(deed) {
+  try {
+    await deed();
+  } catch (error) {
+    note.textContent = error.message;
+    return;
+  }
+  await draw();
+}
+
+// ---- signing in and moving about
+
+function signIn(message) {
+  signOut.hidden = true;
+  page.replaceChildren(make("h1", {}, "Sign in"), make("p", {}, message), make("form", { onsubmit: (event) => {
+    event.preventDefault();
+    sessionStorage.setItem(KEY, event.target.elements.key.value.trim());
+    draw();
+  } }, field("Key of a client", "key", { type: "password", required: true, autocomplete: "off" }), make("button", {}, "Sign in")));
+}
+
+let drawing = 0;
+async function draw() {
+  const turn = ++drawing;
+  const [name, ...rest] = location.hash.replace(/^#\//, "").split("?")[0].split("/").map(decodeURIComponent);
+  for (const entry of document.querySelectorAll("nav a")) {
+    if (entry.hash === `#/${name}`) entry.setAttribute("aria-current", "page");
+    else entry.removeAttribute("aria-current");
+  }
+  try {
+    const drawn = await (pages[name] || pages.agents)(...rest.filter(Boolean));
+    if (turn !== drawing) return; // somebody went on meanwhile
+    note.textContent = "";
+    signOut.hidden = !sessionStorage.getItem(KEY);
+    page.replaceChildren(...drawn.flat().filter((part) => part !== null && part !== undefined));
+  } catch (error) {
+    if (turn !== drawing) return;
+    if (error.status === 401) {
+      const known = sessionStorage.getItem(KEY);
+      sessionStorage.removeItem(KEY);
+      signIn(known ? "This key is not known here, or no longer." : "This gateway wants to know who calls.");
+      return;
+    }
+    note.textContent = error instanceof Refused ? error.message : `The gateway does not answer: ${error.message}`;
+    page.replaceChildren(make("button", { type: "button", onclick: draw }, "Try again"));
+  }
+}
+
+signOut.addEventListener("click", () => { sessionStorage.removeItem(KEY); draw(); });
+addEventListener("hashchange", () => { draw().then(() => page.focus()); });
+if (!location.hash) history.replaceState(null, "", "#/agents");
+draw();
