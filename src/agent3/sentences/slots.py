@@ -46,6 +46,7 @@ _PLACE = frozenset(
 _CONTAINERS = frozenset(
     "room area folder project channel board calendar workspace department collection album playlist database "
     "environment namespace group category section list repo repository cluster warehouse store shop restaurant venue "
+    "bucket space "
     "subreddit".split()
 )
 _PATH = frozenset("path file filename filepath folder directory dir pathname".split())
@@ -477,7 +478,7 @@ def _kind(words: tuple[str, ...], described: str, item: Mapping[str, Any]) -> Ki
     if said & {"domain", "hostname", "host", "fqdn"}:
         return "domain"
     if said & _PATH or re.search(
-        r"\b(?:file|directory|folder) paths?\b|\bpaths? (?:to|of)\b|\babsolute path", described
+        r"\b(?:file|directory|folder) paths?\b|\bpaths? (?:to|of)\b|\babsolute path|^(?:\w+ ){0,3}paths?(?:$|[,.;(])", described
     ):
         return "path"
     if not natural and (
@@ -490,10 +491,14 @@ def _kind(words: tuple[str, ...], described: str, item: Mapping[str, Any]) -> Ki
         or re.search(r"yyyy-mm-dd|\b\d{4}-\d\d-\d\d\b", described)
     ):
         return "date" if "time" not in said else "datetime"
+    if re.search(r"\bhh:mm\b", described):
+        return "time"
     if not natural and (
         said & {"time", "hour"} and not said & {"timestamp"} and re.search(r"hh:mm|24|clock|time", described or "time")
     ):
         return "time"
+    if words[-1:] == ("ref",) and _NAMED_REF.search(described):
+        return "name"
     if words and (
         words[-1] in _ID_WORDS or re.match(r"(?:the )?(?:unique )?(?:\w+ ){0,2}(?:id|identifier)\b(?! or)", described)
     ):
@@ -519,6 +524,11 @@ def _kind(words: tuple[str, ...], described: str, item: Mapping[str, Any]) -> Ki
     return "name"
 
 
+_STARTS_FROM = re.compile(r"\b(?:start|create|branch|copy|clone|begin)(?:ing|ed)? (?:it )?from$|\bbased on$")
+"""How a description says that a value is where something comes from: "Branch to start from"."""
+_NAMED_REF = re.compile(r"\b(?:branch|tag|name)\b")
+
+
 def _role(words: tuple[str, ...], kind: Kind, described: str) -> Role:
     said = frozenset(words)
     if kind in ("integer", "number"):
@@ -537,9 +547,10 @@ def _role(words: tuple[str, ...], kind: Kind, described: str) -> Role:
         )
     if kind == "boolean":
         return ""
-    if said & _FROM:
+    joined = {"".join(words)}  # "check_in"
+    if (said | joined) & _FROM or (kind in ("name", "id") and _STARTS_FROM.search(described)):
         return "from"
-    if said & _TO or (words == ("value",) and kind == "name"):
+    if (said | joined) & _TO or (words == ("value",) and kind == "name"):
         return "to"
     if said & _BY:
         return "by"

@@ -29,7 +29,8 @@ _VAGUE = frozenset(
 _NO_NAMES = _VAGUE | DETERMINERS | LEAD | EMPTY | TELLING
 _DANGLING = frozenset(
     "to from in on at for of with by about into as a de en con por para sobre desde hasta al del que that and y e "
-    "the el la los las un una".split()
+    "the el la los las un una since before after until till between under over within without during than through via "
+    "is are or o sin entre antes despues durante tras segun hacia bajo".split()
 )
 """Words with which no text ends."""
 _ARTICLES = frozenset("a the el la los las un una".split())
@@ -103,7 +104,10 @@ def is_taken(scene: Scene, begin: int, number: int, cue: Cue) -> bool:
         or token.means & scene.slots[number].own
         or scene.names[begin]
         or scene.sure[begin] - {number}
-        or any(atom.kind not in ("zone", "language", "currency") for atom in scene.atoms[begin])
+        or (
+            cue not in ("named", "called")
+            and any(atom.kind not in ("zone", "language", "currency") for atom in scene.atoms[begin])
+        )
         or begin >= scene.closing
     )
 

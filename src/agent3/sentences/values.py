@@ -68,11 +68,20 @@ _COUNTERS = frozenset("units unit unidades unidad items pieces times veces pieza
 _TOPS = (("como", "maximo"), ("como", "mucho"), ("at", "most"), ("maximo",), ("max",), ("maximum",), ("tops",))
 _NEGATIVE = frozenset("without sin no not excluding except excluyendo".split())
 _POSITIVE = frozenset("with con including as in only incluyendo solo y and en".split())
+_OPPOSITES = {
+    one: other
+    for pair in "on off|enabled disabled|active inactive|open closed|locked unlocked|muted unmuted|public private"
+    "|visible hidden|online offline|paid unpaid|read unread"
+    .split("|")
+    for one, other in (pair.split(), pair.split()[::-1])
+}
+"""A switch is also said by its opposite: "off" where it is called "on", "private" where it is called "public"."""
 _FLAG_WORDS = frozenset(
     "include is has should enable only with show use allow want includes return returns no exclude skip disable "
     "without omit".split()
 )
 _KEYS = frozenset("id number no key pr issue ticket num nr ref".split())
+_QUANTITIES = frozenset("quantity qty count copies units pieces".split())
 _ORDER = frozenset("last first latest oldest newest next ultimos ultimas primeros primeras proximos proximas".split())
 _OF = frozenset("of the my these those your our de los las mis estos estas sus tus del".split())
 _SOME = frozenset("them ones ellos ellas".split())
@@ -160,7 +169,8 @@ def _typed(scene: Scene, begin: int, slot: Slot, cue: Cue) -> Iterator[Value]:
             if since and atom.value > scene.sentence.today:
                 continue  # the last such day, or the next one?
             doubt = None if atom.doubt is None else atom.doubt.isoformat()
-            yield Value(atom.last, _write(atom), 0.0, doubt=doubt)
+            written = _name_language(atom.value) if _takes_language_names(slot) else _write(atom)
+            yield Value(atom.last, written, 0.0, doubt=doubt)
         if slot.kind == "datetime" and atom.kind == "time" and (day := day_for(scene, atom)) is not None:
             universal = atom.last < len(tokens) and tokens[atom.last].value in ("UTC", "GMT", "Z")
             written = f"{datetime.combine(day, atom.value).isoformat()}{'Z' if universal else ''}"
@@ -172,6 +182,21 @@ def _typed(scene: Scene, begin: int, slot: Slot, cue: Cue) -> Iterator[Value]:
         yield Value(begin + 1, token.value, 0.2)
 
 
+def _takes_language_names(slot: Slot) -> bool:
+    """Whether a language is to be called by its name: an example in the description is one, and no code is spoken of."""
+    if slot.kind != "language" or re.search(r"\biso\b|\bcodes?\b|\blocale\b", fold(slot.described)):
+        return False
+    given = slot.definition.get("examples")
+    shown = f"{slot.described} {given if isinstance(given, list) else ''} {slot.definition.get('default', '')}"
+    return bool(_LANGUAGE_NAMES.intersection(re.findall(r"\b[A-Z][a-z]+\b", shown)))
+
+
+def _name_language(code: str) -> str:
+    """Its English name."""
+    return LANGUAGES[code].split()[0].capitalize()
+
+
+_LANGUAGE_NAMES = frozenset(map(_name_language, LANGUAGES))
 _DOMAIN = re.compile(
     r"(?:[\w-]+\.)+(?:com|org|net|edu|gov|io|dev|app|ai|co|info|es|mx|ar|cl|pe|uk|de|fr|it|pt|eu|us|tv|me|cat)"
 )
@@ -216,6 +241,8 @@ def _options(scene: Scene, begin: int, slot: Slot, cue: Cue) -> Iterator[Value]:
         start += 1
     for option, ways in slot.options:
         text = fold(str(option))
+        if fold(tokens[begin].value) == text and tokens[begin].shape == "code":
+            found.append((begin + 1, option, 0.0))  # "eu-west"
         if (end := _match_words(tokens, begin, text)) is not None:
             found.append((end, option, 0.1))
         costs = [(row, _match_option(tokens, begin, row, text, named=cue in ("named", "noun"))) for row in ways]
@@ -234,8 +261,10 @@ def _options(scene: Scene, begin: int, slot: Slot, cue: Cue) -> Iterator[Value]:
     cheapest = min(cost for end, _, cost in found if end == longest)
     best = {repr(option): option for end, option, cost in found if end == longest and cost == cheapest}
     if len(best) == 1:
-        # The verb of the sentence is no option: "open an issue".
+        # The verb of the sentence is no option: "open an issue". Still less is a word that only means the same.
         verb = begin == scene.verb and bool(tokens[begin].means & scene.form.named)
+        if verb and tokens[begin].means & scene.form.verbs and tokens[begin].plain != fold(next(iter(best))[1:-1]):
+            return
         yield Value(longest, next(iter(best.values())), cheapest + (0.8 if verb else 0.0))
 
 
@@ -308,6 +337,11 @@ def _flags(scene: Scene, begin: int, slot: Slot) -> Iterator[Value]:
         if at < len(tokens) and row_at(tokens, at, way) and way != ("no",):
             yield Value(at + len(way), positive != slot.inverted)
             return
+    if len(row) == 1 and start == begin and tokens[begin].shape == "word":
+        opposite = _OPPOSITES.get(row[0], "")
+        if opposite and (tokens[begin].plain == opposite or opposite in tokens[begin].means - BROAD):
+            yield Value(begin + 1, slot.inverted)
+            return
     at = start
     for word in row:
         at = scene.past_articles[min(at, len(tokens))]
@@ -357,6 +391,10 @@ def _numbers(scene: Scene, begin: int, slot: Slot, cue: Cue) -> Iterator[Value]:
                 end, cued, cost = end + 2, True, 0.0  # "10 per page"
         elif following is not None and following.plain in _COUNTERS and not slot.unit and end == atom.last:
             end += 1
+            if _is_quantity(slot) and alone:
+                cued, cost = True, 0.0
+        if not cued and alone and _is_portion(scene, begin, end, slot):
+            cued, cost = True, 0.1  # "add 3 of AB-123", "refund 12.50 of payment pay_4"
         if slot.own & {"year"} and 1900 <= atom.value <= 2100:
             cued = True
         for row in _TOPS:
@@ -376,6 +414,20 @@ def _numbers(scene: Scene, begin: int, slot: Slot, cue: Cue) -> Iterator[Value]:
     token = tokens[begin]
     if token.shape == "handle" and re.fullmatch(r"#\d+", token.value) and slot.kind == "integer" and _is_key(slot):
         yield Value(begin + 1, int(token.value[1:]))
+
+
+def _is_quantity(slot: Slot) -> bool:
+    """Whether it says how many of something are meant."""
+    return not slot.unit and (
+        bool(frozenset(slot.words) & _QUANTITIES) or slot.described.lower().startswith(("how many", "quantity"))
+    )
+
+
+def _is_portion(scene: Scene, begin: int, end: int, slot: Slot) -> bool:
+    """Whether a number right after the verb says how much of what follows is meant."""
+    if begin != scene.verb + 1 or end >= len(scene.tokens) or scene.tokens[end].plain not in ("of", "de", "del"):
+        return False
+    return _is_quantity(slot) or "amount" in slot.words
 
 
 def _counts(slot: Slot) -> bool:
