@@ -269,6 +269,10 @@ class Scene:
             for token, word in zip(self.tokens[index : index + len(row)], row, strict=True)
         )
 
+    def means_slot(self, index: int, slot: Slot) -> bool:
+        """Whether a word of the slot's own name, or what means the same, stands here."""
+        return index < len(self.tokens) and bool((self.tokens[index].means - BROAD) & slot.own)
+
     def is_label(self, index: int, number: int) -> bool:
         """Whether another slot's name stands here with a colon after it, as in a list of "name: value"."""
         return any(

@@ -206,7 +206,7 @@ _VERBS = BROAD | frozenset(
     "resume "
     "continue repeat finish complete begin wake ring call contact visit rent lend borrow cook charge spend earn invest "
     "withdraw deposit donate sell hire deploy build test install import export print roll generate force simulate "
-    "redeem publish append insert answer transfer deliver ship click press scroll paste cut trim keep adjust "
+    "redeem transition backup publish append insert answer transfer deliver ship click press scroll paste cut trim keep adjust "
     "refund".split()
 )
 _ACTIONS = frozenset(_word for _line in MEANINGS.splitlines() for _word in _line.split() if _line.split()[0] in _VERBS)

@@ -14,7 +14,7 @@ from typing import Any, Literal
 from agent3.sentences.announcements import AT_MOST, DETERMINERS, Scene, row_at
 from agent3.sentences.lexicon import BROAD, EMPTY, fold, meanings, same_stem, ways_to_say
 from agent3.sentences.slots import ARITHMETIC, Slot
-from agent3.sentences.synonyms import LANGUAGES
+from agent3.sentences.synonyms import LANGUAGES, UNITS
 from agent3.sentences.tokens import Atom, Token
 
 __all__ = ["Cue", "Value", "Words", "day_for", "plain_number", "values_at"]
@@ -245,7 +245,9 @@ def _options(scene: Scene, begin: int, slot: Slot, cue: Cue) -> Iterator[Value]:
             found.append((begin + 1, option, 0.0))  # "eu-west"
         if (end := _match_words(tokens, begin, text)) is not None:
             found.append((end, option, 0.1))
-        costs = [(row, _match_option(tokens, begin, row, text, named=cue in ("named", "noun"))) for row in ways]
+        # "to mi": after the word that marks its end, a short option is no other word.
+        named = cue in ("named", "noun") or (cue == "role" and slot.role in ("from", "to"))
+        costs = [(row, _match_option(tokens, begin, row, text, named=named)) for row in ways]
         found += [(begin + len(row), option, cost) for row, cost in costs if cost is not None]
         if text in _PERIODS and start < len(tokens) and tokens[start].plain in (text, _PERIODS[text]):
             found.append((start + 1, option, 0.0 if cue else 0.1))
@@ -292,7 +294,7 @@ def _match_option(tokens: list[Token], begin: int, row: tuple[str, ...], text: s
         return None
     part = tokens[begin : begin + len(row)]
     if tuple(token.plain for token in part) == row or (len(row) == 1 and fold(part[0].value) == row[0]):
-        if row == (text,) and len(text) <= 2 and not named:
+        if row == (text,) and len(text) <= 2 and not named and not (text in UNITS and text not in EMPTY):
             # "A" may be a kind of record, and "on" a state; "a", "no" and "in" are hardly ever options.
             upper = part[0].value.isupper() and (part[0].plain not in EMPTY or _before_noun(tokens, begin))
             return 0.1 if upper else 0.3 if text == "on" else None
@@ -386,6 +388,8 @@ def _numbers(scene: Scene, begin: int, slot: Slot, cue: Cue) -> Iterator[Value]:
                 cued = True  # "3 natural images"
             elif slot.unit is None and cue in ("role", "") and not cued:
                 cost += 0.3  # something else is counted
+        elif following is not None and following.plain == "de" and scene.means_slot(end + 1, slot):
+            end, cued, cost = end + 2, True, 0.0  # "768 de alto"
         if "per" in slot.words and following is not None and following.plain in ("per", "por", "a", "each"):
             if end + 1 < len(tokens) and tokens[end + 1].means & slot.own:
                 end, cued, cost = end + 2, True, 0.0  # "10 per page"
