@@ -56,7 +56,9 @@ def texts_at(scene: Scene, begin: int, number: int, cue: Cue, *, item: bool = Fa
         return
     if slot.kind == "text" and not item:
         yield from _texts(scene, begin, number, cue)
-    elif token.shape in ("email", "url", "phone") and not (slot.kind == "name" and _takes(scene, slot, token.shape)):
+    elif token.shape in ("email", "url", "phone") and not (
+        slot.kind == "name" and _takes(scene, slot, token.shape, cue)
+    ):
         return
     elif slot.kind == "id":
         yield from _ids(scene, begin, slot, cue)
@@ -117,10 +119,10 @@ def is_name(token: Token) -> bool:
     return token.plain not in _NO_NAMES and token.shape != "mark"
 
 
-def _takes(scene: Scene, slot: Slot, shape: str) -> bool:
-    """Whether a slot without a kind of its own takes addresses: it says so, or there is no other for them."""
+def _takes(scene: Scene, slot: Slot, shape: str, cue: Cue) -> bool:
+    """Whether a slot without a kind of its own takes addresses: it says so, or it is announced and no other does."""
     told = slot.about & {"email": {"email", "mail"}, "url": {"url", "link"}, "phone": {"phone", "number"}}[shape]
-    return bool(told) or not any(other.kind == shape for other in scene.slots)
+    return bool(told) or (bool(cue) and not any(other.kind == shape for other in scene.slots))
 
 
 _WORDY_IDS = frozenset("key slug ref tag".split())
