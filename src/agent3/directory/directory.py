@@ -176,7 +176,7 @@ class Directory:
         self._indexing = asyncio.Lock()
         self._tidying: asyncio.Task[None] | None = None
         self._spared = 0
-        """Capabilities in the index when the garbage collector was last kept from it."""
+        """How large the catalogue was when the garbage collector was last kept from it."""
         self._following: asyncio.Task[None] | None = None
         self._is_begun = False
         self._news = news
@@ -525,6 +525,7 @@ class Directory:
             try:
                 while not reading.done():
                     await asyncio.wait({reading}, timeout=_MOMENT)
+                    self._spare_collector()
                     await self._update_index()
                 await reading
                 await self._update_index()
@@ -573,12 +574,13 @@ class Directory:
             self._tidying = None
 
     def _spare_collector(self) -> None:
-        """Keep the garbage collector from walking through a large index: it would hold the event loop for 0.1 s.
+        """Keep the garbage collector from walking through a large catalogue: it would hold the event loop for 0.1 s.
 
-        Only where the index has grown since: whatever cycles are garbage at the moment are never freed.
+        Only where it has grown since: whatever cycles are garbage at the moment are never freed.
         """
-        if len(self._index) > max(_LARGE, _GROWN * self._spared):
-            self._spared = len(self._index)
+        size = len(self._index) + len(self._stored)
+        if size > max(_LARGE, _GROWN * self._spared):
+            self._spared = size
             gc.freeze()
 
     async def embed(self) -> None:

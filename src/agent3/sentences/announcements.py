@@ -347,6 +347,8 @@ class Scene:
         bounds = {"first": _FROM_HERE, "least": _AT_LEAST, "from": _AT_LEAST}.get(slot.role, AT_MOST)
         while begin < len(tokens) and begin - index < 4 and not self.atoms[begin]:
             token = tokens[begin]
+            if token.plain in self.form.choices:
+                return None  # "below 5", where "below" is to be chosen
             if token.plain in bounds:
                 led = True
             elif token.plain not in DETERMINERS | _BETWEEN and not (

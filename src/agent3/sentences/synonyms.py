@@ -1395,6 +1395,12 @@ log history historial registro
 message conversation said dicho conversacion
 hallway pasillo corridor
 dining_room comedor
+side sides cara caras lado lados
+above over por_encima_de encima
+below under por_debajo_de debajo
+meal meals comida comidas
+space plaza espacio sitio
+weather meteorologico meteorologica meteorologicos meteorologicas
 porch porche
 desk escritorio
 ceiling techo

@@ -179,6 +179,10 @@ _INSTANCES = {
 """What a parameter of such a name takes, by the meanings of the words."""
 
 
+_SLASHED = frozenset("repo repository project image model package path key object name".split())
+"""Parts of the names of parameters whose values may have a slash in them."""
+
+
 def _is_instance(slot: Slot, word: str) -> bool:
     return any(name in slot.words and meanings(word) & frozenset(kinds.split()) for name, kinds in _INSTANCES.items())
 
@@ -200,6 +204,10 @@ def _names(scene: Scene, begin: int, number: int, cue: Cue, *, item: bool) -> It
         if token.shape == "path" and (not pair or any(other.name.lower() == "owner" for other in scene.slots)):
             return
         if token.shape in ("path", "dotted") and cue != "named" and any(other.kind == "path" for other in scene.slots):
+            return
+        if cue not in ("named", "called") and any(atom.kind in ("date", "time") for atom in scene.atoms[begin]):
+            return  # a day is no name
+        if token.shape == "path" and not cue and not frozenset(slot.words) & _SLASHED:
             return
         if cue or (slot.required and token.shape != "digits"):
             yield Value(begin + 1, token.value, 0.0 if cue else 0.1, typed=token.shape != "path")

@@ -80,6 +80,7 @@ _FLAG_WORDS = frozenset(
     "include is has should enable only with show use allow want includes return returns no exclude skip disable "
     "without omit".split()
 )
+_FLAG_PHRASES = (("in",), ("with",), ("as",))
 _KEYS = frozenset("id number no key pr issue ticket num nr ref".split())
 _QUANTITIES = frozenset("quantity qty count copies units pieces".split())
 _ORDER = frozenset("last first latest oldest newest next ultimos ultimas primeros primeras proximos proximas".split())
@@ -334,6 +335,10 @@ def _flags(scene: Scene, begin: int, slot: Slot) -> Iterator[Value]:
     ways = [tuple(way) for way in ways_to_say("_".join(row))] if len(row) < 4 else []
     if len(row) > 1:
         ways.append(tuple(row))
+    told = tuple(re.findall(r"[^\W_]+", fold(slot.described[:60])))
+    if told[:1] in _FLAG_PHRASES and 1 < len(told) <= 4 and row_at(tokens, begin, told):
+        yield Value(begin + len(told), not slot.inverted)  # "In the background"
+        return
     for way in sorted(ways, key=len, reverse=True):
         at = scene.past_articles[start]
         if at < len(tokens) and row_at(tokens, at, way) and way != ("no",):
@@ -362,7 +367,8 @@ def _flags(scene: Scene, begin: int, slot: Slot) -> Iterator[Value]:
 
 def _numbers(scene: Scene, begin: int, slot: Slot, cue: Cue) -> Iterator[Value]:
     tokens = scene.tokens
-    alone = sum(other.kind in ("integer", "number") for other in scene.slots) == 1
+    alone = [other for other in scene.slots if other.kind in ("integer", "number") and not other.unit] in ([], [slot])
+    alone = alone or sum(other.kind in ("integer", "number") for other in scene.slots) == 1
     bounds = slot.role == "most" and not slot.unit
     for atom in scene.atoms[begin]:
         if atom.kind == "measure" and slot.unit is not None and atom.unit == slot.unit[0]:
@@ -373,7 +379,7 @@ def _numbers(scene: Scene, begin: int, slot: Slot, cue: Cue) -> Iterator[Value]:
             continue  # "1 hour" is not 1 minute
         if atom.kind != "number" or (_is_key(slot) and _counts_things(scene, begin, atom.last)):
             continue
-        if scene.relative and begin and tokens[begin - 1].plain not in _UP_TO:
+        if scene.relative and not _is_key(slot) and begin and tokens[begin - 1].plain not in _UP_TO:
             continue
         end, cost, cued = atom.last, 0.0, cue in ("named", "noun", "lead")
         following = tokens[end] if end < len(tokens) else None
@@ -443,7 +449,7 @@ def _is_key(slot: Slot) -> bool:
     return (
         bool(slot.words)
         and slot.words[-1] in _KEYS
-        and not re.search(r"\b(?:number|how many) of\b|\bhow many\b", slot.described.lower())
+        and not re.search(r"\bnumber of (?!the\b)|\bhow many\b", slot.described.lower())
     )
 
 
