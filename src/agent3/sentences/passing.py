@@ -163,6 +163,21 @@ def _is_sought(scene: Scene, index: int) -> bool:
     return after is None or after.plain in _HEADED or after.shape == "mark"
 
 
+_ROUGHLY = frozenset(
+    "about around approximately roughly nearly almost some casi unos unas aproximadamente alrededor".split()
+)
+
+
+def _is_vague(scene: Scene, index: int) -> bool:
+    """Whether an amount is only roughly said, to a capability that does something with it: "transfer about 250 euros"."""
+    return (
+        not scene.form.reading
+        and scene.tokens[index].plain in _ROUGHLY
+        and index + 1 < len(scene.tokens)
+        and any(atom.kind in ("number", "sum", "money", "measure") for atom in scene.atoms[index + 1])
+    )
+
+
 def _is_stop(scene: Scene, index: int) -> bool:
     """Whether "para" is the verb, as in "para el contenedor bd2", of a capability that stops nothing."""
     return (
@@ -181,7 +196,7 @@ def pass_over(scene: Scene, index: int) -> Pass | None:
         return Pass(index + length, 0.0, "courtesy")
     if token.shape == "mark":
         return Pass(index + 1, 0.0, "mark")
-    if token.shape != "word" or _is_stop(scene, index):
+    if token.shape != "word" or _is_stop(scene, index) or _is_vague(scene, index):
         return None
     here = index + 1
     if (
