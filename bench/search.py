@@ -20,6 +20,7 @@ machine. ``first_ms`` is the first search after the start, ``early`` how many we
 from __future__ import annotations
 
 import asyncio
+import gc
 import math
 import random
 import re
@@ -301,6 +302,7 @@ async def _loop() -> Row:
     held: list[float] = []
     laps: list[float] = []
     reader = Directory(database, REAL)
+    gc.freeze()  # as a gateway does that has started
     with _watched(held):
         began = time.perf_counter()
         reader.begin_indexing()

@@ -10,7 +10,7 @@ from collections.abc import Iterator, Sequence
 from functools import cache
 from typing import Literal
 
-from agent3.sentences.lexicon import BROAD, EMPTY, is_action, meanings
+from agent3.sentences.lexicon import BROAD, EMPTY, is_action, is_english, meanings
 from agent3.sentences.slots import Form, Kind, Role, Slot
 from agent3.sentences.tokens import Atom, Sentence, Token
 
@@ -158,6 +158,8 @@ class Scene:
             token.means & _RELATIVE for token in self.tokens[self.verb : self.verb + 1]
         )
         """Whether the verb says by how much, not to what: "raise it by 5"."""
+        self.english = is_english(sentence.text, self.tokens[self.verb].plain if self.tokens else "")
+        """Then "a" is an article, and no preposition."""
         self.preamble = self._find_preamble()
         """Where what somebody tells of themselves ends, before they say what they want: "I'm bored, show me …"."""
         self.closing = self._find_closing()
@@ -240,7 +242,8 @@ class Scene:
         """Where a value may begin after a preposition that stands here, and whether it is of the slot's own role."""
         reason, saying = "reason" in slot.own, bool(self.form.verbs & SAYING)
         for several, own in _prepositions(slot.kind, slot.role, reason, saying):
-            if length := row_length(self.tokens, index, several):
+            length = row_length(self.tokens, index, several)
+            if length and not (self.english and length == 1 and self.tokens[index].plain == "a"):
                 begin = self._skip_noun(index + length, slot)
                 # "de" may mean anything: it marks a role before a name or a code only.
                 loose = slot.kind in ("name", "id") and self.tokens[index].plain in ("de", "del", "of")
@@ -268,6 +271,10 @@ class Scene:
             and (token.plain == word or (word not in EMPTY and bool((token.means & meanings(word)) - BROAD)))
             for token, word in zip(self.tokens[index : index + len(row)], row, strict=True)
         )
+
+    def means_slot(self, index: int, slot: Slot) -> bool:
+        """Whether a word of the slot's own name, or what means the same, stands here."""
+        return index < len(self.tokens) and bool((self.tokens[index].means - BROAD) & slot.own)
 
     def is_label(self, index: int, number: int) -> bool:
         """Whether another slot's name stands here with a colon after it, as in a list of "name: value"."""
@@ -340,6 +347,8 @@ class Scene:
         bounds = {"first": _FROM_HERE, "least": _AT_LEAST, "from": _AT_LEAST}.get(slot.role, AT_MOST)
         while begin < len(tokens) and begin - index < 4 and not self.atoms[begin]:
             token = tokens[begin]
+            if token.plain in self.form.choices:
+                return None  # "below 5", where "below" is to be chosen
             if token.plain in bounds:
                 led = True
             elif token.plain not in DETERMINERS | _BETWEEN and not (

@@ -9,10 +9,10 @@ from typing import Any
 
 from agent3.sentences.announcements import CALLED, DETERMINERS, Scene, row_length
 from agent3.sentences.lexicon import fold
-from agent3.sentences.slots import Slot
+from agent3.sentences.slots import Role, Slot
 from agent3.sentences.synonyms import CURRENCIES
 from agent3.sentences.texts import is_name
-from agent3.sentences.tokens import Atom
+from agent3.sentences.tokens import Atom, Token
 from agent3.sentences.values import day_for, plain_number
 
 __all__ = ["compounds_at"]
@@ -30,6 +30,7 @@ _ORDERED = frozenset(
 _JOINTS = frozenset("and y e , + plus mas x * by por".split())
 _BEFORE_RANGE = frozenset("from between de del desde entre".split())
 _IN_RANGE = frozenset("to until till through and al a hasta y e - \u2013".split())
+_INTO = frozenset("to into in a en".split())
 _SIZE = re.compile(r"(\d+)[x\u00d7](\d+)")
 
 
@@ -39,11 +40,16 @@ def compounds_at(scene: Scene, index: int) -> Iterator[Compound]:
     yield from _joined_paths(scene, index)
     yield from _pairs(scene, index)
     yield from _repositories(scene, index)
+    yield from _full_names(scene, index)
+    yield from _ends_between(scene, index)
+    yield from _units(scene, index)
     for atom in scene.atoms[index]:
         if atom.kind == "sum":
             yield from _sums(scene, atom)
         elif atom.kind == "times":
             yield from _times(scene, atom)
+        elif atom.kind == "time":
+            yield from _times_in_zones(scene, atom)
         elif (
             atom.kind == "date"
             and any(slot.kind == "datetime" for slot in scene.slots)
@@ -143,14 +149,103 @@ def _repositories(scene: Scene, index: int) -> Iterator[Compound]:
         yield index + 1, ((by_name["owner"], owner), (other, repository))
 
 
+def _full_names(scene: Scene, index: int) -> Iterator[Compound]:
+    """ "Ann Lee" where there is a parameter for the first and one for the last name; not where three words are one."""
+    by_name = {"".join(slot.words): number for number, slot in enumerate(scene.slots) if not slot.many}
+    first = next((by_name[name] for name in ("firstname", "givenname", "forename") if name in by_name), None)
+    last = next((by_name[name] for name in ("lastname", "surname", "familyname") if name in by_name), None)
+    begin = index + row_length(scene.tokens, index, CALLED)
+    tokens = scene.tokens[begin : begin + 3]
+    if first is None or last is None or begin == 0 or [*map(_is_capitalised, tokens)][:2] != [True, True]:
+        return
+    if (len(tokens) == 3 and _is_capitalised(tokens[2])) or _is_capitalised(scene.tokens[begin - 1]):
+        return
+    yield begin + 2, ((first, tokens[0].value), (last, tokens[1].value))
+
+
+def _is_capitalised(token: Token) -> bool:
+    return token.shape == "word" and token.value[:1].isupper() and not token.value.isupper()
+
+
+def _ends_between(scene: Scene, index: int) -> Iterator[Compound]:
+    """ "between MAD and JFK": the two ends of something that has a beginning and an end, in that order."""
+    tokens = scene.tokens
+    if tokens[index].plain not in ("between", "entre"):
+        return
+    for kind in ("id", "place", "zone", "currency", "name"):
+        starts = [n for n, slot in enumerate(scene.slots) if slot.kind == kind and slot.role == "from"]
+        ends = [n for n, slot in enumerate(scene.slots) if slot.kind == kind and slot.role == "to"]
+        if len(starts) != 1 or len(ends) != 1:
+            continue
+        for first, second in (_two_names(scene, index + 1),):
+            if first and second:
+                yield second[1], ((starts[0], _slice(scene, first)), (ends[0], _slice(scene, second)))
+
+
+def _two_names(scene: Scene, begin: int) -> tuple[tuple[int, int] | None, tuple[int, int] | None]:
+    """Two names with capital letters, or codes, and an "and" between them."""
+    first = _capitals(scene, begin)
+    joint = first[1] if first else len(scene.tokens)
+    if joint >= len(scene.tokens) or scene.tokens[joint].plain not in ("and", "y", "e"):
+        return None, None
+    return first, _capitals(scene, joint + 1)
+
+
+def _capitals(scene: Scene, begin: int) -> tuple[int, int] | None:
+    end = begin
+    while end < min(len(scene.tokens), begin + 4) and (
+        scene.tokens[end].shape in ("word", "code") and scene.tokens[end].value[:1].isupper()
+    ):
+        end += 1
+    return (begin, end) if end > begin else None
+
+
+def _slice(scene: Scene, span: tuple[int, int]) -> str:
+    return scene.sentence.slice(*span)
+
+
+def _units(scene: Scene, index: int) -> Iterator[Compound]:
+    """A number and its unit where there is a parameter for each: "10 km" in "convert 10 km to mi"."""
+    numbers = [n for n, slot in enumerate(scene.slots) if slot.kind in ("integer", "number")]
+    units = [n for n, slot in enumerate(scene.slots) if slot.kind == "enum" and slot.role == "from"]
+    if len(numbers) != 1 or len(units) != 1 or scene.slots[numbers[0]].unit is not None:
+        return
+    for atom in scene.atoms[index]:
+        if atom.kind != "number" or atom.last >= len(scene.tokens):
+            continue
+        said = fold(scene.tokens[atom.last].value)
+        for option, ways in scene.slots[units[0]].options:
+            if said == fold(str(option)) or (said,) in ways or (said.removesuffix("s"),) in ways:
+                yield atom.last + 1, ((numbers[0], plain_number(atom.value)), (units[0], option))
+
+
+def _times_in_zones(scene: Scene, atom: Atom) -> Iterator[Compound]:
+    """A time of day in a zone, where there is one to convert from: "when it is 09:00 in America/New_York"."""
+    at = atom.last + 1
+    if at >= len(scene.tokens) or scene.tokens[atom.last].plain not in ("in", "en"):
+        return
+    clocks = [n for n, slot in enumerate(scene.slots) if slot.kind == "time"]
+    starts = [n for n, slot in enumerate(scene.slots) if slot.kind == "zone" and slot.role == "from"]
+    for zone in scene.atoms[at]:
+        if zone.kind == "zone" and len(clocks) == len(starts) == 1:
+            yield zone.last, ((clocks[0], atom.value.strftime("%H:%M")), (starts[0], zone.value))
+
+
 def _sums(scene: Scene, atom: Atom) -> Iterator[Compound]:
     amounts = [n for n, slot in enumerate(scene.slots) if slot.kind in ("number", "integer") and _is_money(slot)]
     if not amounts and sum(slot.kind in ("number", "integer") for slot in scene.slots) == 1:
         amounts = [n for n, slot in enumerate(scene.slots) if slot.kind in ("number", "integer") and not slot.unit]
+    led = scene.tokens[atom.first - 1].plain if atom.first else ""
+    ends = [slot.role for slot in scene.slots if slot.kind == "currency"]
+    end: Role = "from"
+    if led in _INTO and "to" in ends:
+        if scene.tokens[atom.first].shape == "digits":
+            return  # "into 1500 EUR": so much of which of the two?
+        end = "to"  # "from CHF to EUR 1500"
     currencies = [
         number
         for number, slot in enumerate(scene.slots)
-        if slot.role != "to"
+        if (slot.role == end if end == "to" else slot.role != "to")
         and not slot.many
         and (slot.kind == "currency" or any(str(option).upper() == atom.unit for option, _ in slot.options))
     ]

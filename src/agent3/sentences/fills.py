@@ -12,8 +12,9 @@ from typing import Any
 
 from agent3.sentences.announcements import CALLED, DETERMINERS, LEAD, Scene, row_length
 from agent3.sentences.compounds import compounds_at
-from agent3.sentences.lexicon import is_phrase
+from agent3.sentences.lexicon import BROAD, is_phrase
 from agent3.sentences.slots import Kind, Slot
+from agent3.sentences.tokens import Token
 from agent3.sentences.texts import is_form, is_name, is_taken, texts_at
 from agent3.sentences.values import Cue, Value, Words, values_at
 
@@ -124,7 +125,7 @@ def _fills_of(scene: Scene, index: int, number: int, slot: Slot) -> Iterator[Fil
         for begin in scene.named_begins(index, number):
             for fill in _values(scene, index, begin, number, slot, "noun" if noun else "named"):
                 for first in firsts:
-                    yield replace(fill, first=first, cued=True, named=not noun)
+                    yield replace(_with_noun(scene, index, begin, fill), first=first, cued=True, named=not noun)
         yield from _before_name(scene, index, number, slot)
     for begin, own in dict.fromkeys(scene.led_begins(index, slot)):
         if own or (slot.required and slot.kind != "text"):
@@ -139,6 +140,15 @@ def _fills_of(scene: Scene, index: int, number: int, slot: Slot) -> Iterator[Fil
         yield from _values(scene, index, after, number, slot, "lead")
     if slot.required or slot.kind not in _WORDED or (slot.kind == "text" and tokens[index].shape == "quote"):
         yield from _values(scene, index, index, number, slot, "")
+
+
+def _with_noun(scene: Scene, index: int, begin: int, fill: Fill) -> Fill:
+    """ "at Hotel Miramar" says the noun of a place as part of its name; "at the hotel Miramar" does not."""
+    tokens = scene.tokens
+    if index == scene.verb or begin != index + 1 or not _bears_noun(tokens[begin], tokens[index]):
+        return fill
+    said = Words(index, fill.last)
+    return replace(fill, values=tuple((number, said) for number, _ in fill.values)) if len(fill.values) == 1 else fill
 
 
 def _follows_type(scene: Scene, index: int) -> bool:
@@ -212,11 +222,24 @@ def _before_name(scene: Scene, index: int, number: int, slot: Slot) -> Iterator[
         token, before = tokens[index - 1], tokens[index - 2]
         if before.plain not in LEAD or token.shape not in ("word", "code") or not is_name(token):
             return
+        if any(token.means & (other.own - BROAD) for other in scene.slots):
+            return  # "el bucket origen", where there are two buckets: it says which one, not what it is called
         if not token.means & scene.form.named and not is_taken(scene, index - 1, number, "named"):
-            # "the living room" is a room, "the billing service" one called billing.
-            whole = is_phrase(token.plain, tokens[index].plain)
+            # "the living room" is a room, "the billing service" one called billing, "the Central Garage" bears its noun.
+            whole = is_phrase(token.plain, tokens[index].plain) or _bears_noun(token, tokens[index])
             said = Words(index - 1, end) if whole else token.value
             yield Fill(index - 1, end, ((number, said),), 0.3, True, False)
+
+
+_VENUES = frozenset(
+    "hotel hostel garage restaurant cafe bar museum school university college hospital clinic park station airport "
+    "theatre theater cinema gym bank library church".split()
+)
+
+
+def _bears_noun(token: Token, noun: Token) -> bool:
+    """Whether the noun of a place is part of its name, as its capital letter tells: "Central Garage"."""
+    return token.value[:1].isupper() and noun.value[:1].isupper() and bool(noun.means & _VENUES)
 
 
 def _annotated(scene: Scene, fill: Fill, number: int, slot: Slot) -> Iterator[Fill]:

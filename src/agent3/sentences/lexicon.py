@@ -26,6 +26,7 @@ __all__ = [
     "is_action",
     "is_cognate",
     "is_common",
+    "is_english",
     "is_phrase",
     "meanings",
     "same_stem",
@@ -143,6 +144,12 @@ _SPANISH = frozenset(
     "vale qué cuál cómo crea crees borra borres pon haz hagas cancela canceles olvídalo déjalo gracias "
     "sin titulado".split()
 )
+_SHARED = frozenset("a me no en".split())
+_ENGLISH_VERBS = frozenset(
+    "create make add open send post write set update change move rename delete remove cancel get show find search list "
+    "read run start stop schedule book order buy pay invite assign merge close upload download give tell put take "
+    "draw generate play turn transfer refund convert translate".split()
+)
 
 
 # Each word with the first of its line; of a word with two meanings the first line wins.
@@ -180,6 +187,14 @@ def detect_language(text: str) -> Language:
     return "es" if spanish > sum(word in _ENGLISH for word in said) else "en"
 
 
+def is_english(text: str, verb: str) -> bool:
+    """Whether a command is English for certain: it has English words that are not Spanish ones too, and none of Spanish."""
+    said = set(re.findall(r"\w+", text.casefold()))
+    if said & (_SPANISH - _SHARED) or any(mark in text for mark in "¿¡ñ"):
+        return False
+    return bool(said & (_ENGLISH - _SHARED)) or verb in _ENGLISH_VERBS
+
+
 # The meanings of words for tools: a word may have several, and is met in any of its forms.
 
 BROAD = frozenset(
@@ -206,7 +221,7 @@ _VERBS = BROAD | frozenset(
     "resume "
     "continue repeat finish complete begin wake ring call contact visit rent lend borrow cook charge spend earn invest "
     "withdraw deposit donate sell hire deploy build test install import export print roll generate force simulate "
-    "redeem publish append insert answer transfer deliver ship click press scroll paste cut trim keep adjust "
+    "redeem transition backup publish append insert answer transfer deliver ship click press scroll paste cut trim keep adjust "
     "refund".split()
 )
 _ACTIONS = frozenset(_word for _line in MEANINGS.splitlines() for _word in _line.split() if _line.split()[0] in _VERBS)

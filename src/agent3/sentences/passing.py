@@ -33,7 +33,7 @@ FILLER = (
         "pues bien ayuda ayudame gustaria querria deseo tengo tienes hay he ha cuanto antes haga hagas hazme necesita "
         "podrias puede podeis poder whatever it's i'm what's where's who's that's there's they we us him her one ones "
         "their theirs esto eso ello ellos nos os vez end up forget olvides i've got have anda porfa venga "
-        "specific especifico".split()
+        "specific especifico she he pueda puedan".split()
     )
 )
 _RETRIEVING = frozenset(
@@ -59,6 +59,21 @@ _PHRASAL: tuple[tuple[tuple[str, ...], frozenset[str]], ...] = tuple(
         ("get rid of", "delete"),
         ("deshazte de", "delete"),
         ("set up", "create schedule"),
+        ("set a", "start create schedule"),
+        ("set an", "start create schedule"),
+        ("change the size of", "resize"),
+        ("cambia el tamano de", "resize"),
+        ("cambiar el tamano de", "resize"),
+        ("change the name of", "rename"),
+        ("cambia el nombre de", "rename"),
+        ("cambiar el nombre de", "rename"),
+        ("make a backup of", "backup"),
+        ("take a backup of", "backup"),
+        ("haz una copia de seguridad de", "backup"),
+        ("hacer una copia de seguridad de", "backup"),
+        ("haz copia de seguridad de", "backup"),
+        ("pon en marcha", "start run launch"),
+        ("poner en marcha", "start run launch"),
         ("put together", "create"),
         ("sign up", "register subscribe"),
         *(
@@ -92,6 +107,8 @@ _PHRASAL: tuple[tuple[tuple[str, ...], frozenset[str]], ...] = tuple(
     )
 )
 """Verbs of several words, and what they mean."""
+_NOUNS_AS_VERBS = frozenset({"create", "send"})
+"""Where one of these is done, its object may be said as a verb: "invoice Ann", "text Bob"."""
 _LOOKING = frozenset({"read", "search", "lookup"})
 _WANTING = frozenset("want need like i'd needs quiero necesito quisiera gustaria querria deseo".split())
 _BEFORE_DATE = frozenset("next proximo proxima this este esta coming dia day on el".split())
@@ -146,6 +163,31 @@ def _is_sought(scene: Scene, index: int) -> bool:
     return after is None or after.plain in _HEADED or after.shape == "mark"
 
 
+_ROUGHLY = frozenset(
+    "about around approximately roughly nearly almost some casi unos unas aproximadamente alrededor".split()
+)
+
+
+def _is_vague(scene: Scene, index: int) -> bool:
+    """Whether an amount is only roughly said, to a capability that does something with it: "transfer about 250 euros"."""
+    return (
+        not scene.form.reading
+        and scene.tokens[index].plain in _ROUGHLY
+        and index + 1 < len(scene.tokens)
+        and any(atom.kind in ("number", "sum", "money", "measure") for atom in scene.atoms[index + 1])
+    )
+
+
+def _is_stop(scene: Scene, index: int) -> bool:
+    """Whether "para" is the verb, as in "para el contenedor bd2", of a capability that stops nothing."""
+    return (
+        index == 0
+        and scene.tokens[0].plain == "para"
+        and not scene.tokens[0].means & scene.form.verbs
+        and not any(token.shape == "word" and is_action(token.plain) for token in scene.tokens[1:40])
+    )
+
+
 def pass_over(scene: Scene, index: int) -> Pass | None:
     """How a token may be passed over; None if it needs a place."""
     tokens, form = scene.tokens, scene.form
@@ -154,7 +196,7 @@ def pass_over(scene: Scene, index: int) -> Pass | None:
         return Pass(index + length, 0.0, "courtesy")
     if token.shape == "mark":
         return Pass(index + 1, 0.0, "mark")
-    if token.shape != "word":
+    if token.shape != "word" or _is_stop(scene, index) or _is_vague(scene, index):
         return None
     here = index + 1
     if (
@@ -181,8 +223,11 @@ def pass_over(scene: Scene, index: int) -> Pass | None:
         return Pass(here, 0.0, "courtesy", anchors=True)
     if index == scene.verb and token.plain not in _COSTLY and is_action(token.plain):
         # What is to be done must be what the capability does.
-        fits = means & form.verbs or (means - BROAD) & form.named
-        looks = form.reading and (token.plain in _RETRIEVING or means & _LOOKING)
+        noun = (means - BROAD) & form.named and (
+            form.reading or form.verbs & _NOUNS_AS_VERBS or token.plain in form.told_words
+        )
+        fits = means & form.verbs or noun
+        looks = form.reading and (token.plain in _RETRIEVING or means & (_LOOKING | form.told))
         return Pass(here, 0.0, "capability", anchors=True) if fits or looks or token.plain in _WANTING else None
     if means & form.named and (token.plain not in _COSTLY or index == 0):
         return Pass(here, 0.0, "capability", anchors=not form.undoes or bool(means & form.verbs))

@@ -99,6 +99,7 @@ _REPORT = re.compile(
     r"|have |has |had |was |were |did )*"
     r"(?:(?!need\b|speed\b)\w{2,}ed|sent|wrote|made|put|ran|built|bought|paid|told|asked|said|did|was|were|have|has|had|already|just)\b"
     r"|^\W*(?:did|have|has|had|was|were|does) (?:i|you|we|he|she|they|it|the|my|anyone|someone|somebody|\w+)\b"
+    r"|^\W*how to\b|^\W*como \w{2,}[aei]r(?:l[oae]s?)?\b"
     r"|^\W*(?:why|who|whose|how (?:do|can|could|would|should|did|does) (?:i|you|we|one|it)|when (?:did|was|were|do"
     r"|does|is|will)|where (?:did|was|do|is))\b"
     r"|\balready (?:\w{3,}ed|done|sent|made)\b|\bi(?:'m| am) (?:going|about|planning|thinking)\b|\byesterday i\b"

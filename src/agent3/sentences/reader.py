@@ -211,6 +211,10 @@ class _Search:
         self._scene = Scene(sentence, form)
         self._fills = find_fills(self._scene)
         self._passes = [pass_over(self._scene, index) for index in range(len(self._tokens))]
+        self._paired = {
+            number for fills in self._fills for fill in fills if len(fill.values) > 1 for number, _ in fill.values
+        }
+        """Slots that something may fill together with another: then the order of the others tells nothing."""
 
     def run(self) -> Reading:
         finals: list[tuple[float, _State]] = []
@@ -282,7 +286,7 @@ class _Search:
             return None
         if slot.role == "to" and len(fill.values) == 1:
             # Without a "to" it is a destination only beside an origin.
-            origins = (self._form.slots[other] for other in filled)
+            origins = (self._form.slots[other] for other in {*filled, *self._paired})
             if any(other.kind == slot.kind for other in self._form.slots if other.role == "from") and not any(
                 other.role == "from" and other.kind == slot.kind for other in origins
             ):

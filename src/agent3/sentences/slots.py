@@ -14,7 +14,7 @@ from typing import Any, Literal
 
 from agent3.model import Capability
 from agent3.sentences.lexicon import BROAD, EMPTY, fold, is_action, meanings, ways_to_say
-from agent3.sentences.synonyms import UNITS
+from agent3.sentences.synonyms import CURRENCIES, LANGUAGES, UNITS
 
 __all__ = ["ARITHMETIC", "Form", "Kind", "Role", "Slot", "form_of", "kind_of", "split_name"]
 
@@ -46,6 +46,7 @@ _PLACE = frozenset(
 _CONTAINERS = frozenset(
     "room area folder project channel board calendar workspace department collection album playlist database "
     "environment namespace group category section list repo repository cluster warehouse store shop restaurant venue "
+    "bucket space "
     "subreddit".split()
 )
 _PATH = frozenset("path file filename filepath folder directory dir pathname".split())
@@ -115,6 +116,8 @@ class Form:
     """It looks something up and changes nothing, by its hints or by its name."""
     unreadable: tuple[str, ...] = ()
     """Required parameters that no sentence can fill."""
+    choices: frozenset[str] = frozenset()
+    """The options of single words that its parameters offer."""
     index: Mapping[str, Sequence[tuple[int, tuple[str, ...]]]] = field(default_factory=dict)
     """By the meaning of its first word: each row of words that announces a slot, and the number of the slot."""
 
@@ -174,7 +177,13 @@ def _make_form(capability: Capability, agent: str) -> Form:
         ends: dict[str, Role] = {"head": "from", "base": "to"}
         slots = [replace(slot, role=ends.get(slot.words[-1], slot.role)) if slot.words else slot for slot in slots]
     verbs = [word for word in name_words if word in _READING | _WRITING]
-    named_verbs = [word for word in name_words[:3] if is_action(word)]
+    known_verbs = _READING | _WRITING
+    named_verbs = [
+        word
+        for place, word in enumerate(name_words[:3])
+        # "update_phone" updates, and calls nobody; "print_file" files nothing.
+        if is_action(word) and (word in known_verbs or not any(map(is_action, name_words[:place])))
+    ]
     for slot in slots:  # "Text to translate", "Value to store"
         named_verbs += [verb for verb in re.findall(r"\bto ([a-z]+)", slot.described[:100].lower()) if is_action(verb)]
         # "the task to search for and complete" completes it
@@ -197,6 +206,7 @@ def _make_form(capability: Capability, agent: str) -> Form:
         frozenset(fold(name) for name in re.findall(r"(?<=[a-z,] )[A-Z][A-Za-z]+", capability.description[:600])),
         reading,
         tuple(unreadable),
+        frozenset(word for slot in slots for _, ways in slot.options for (word, *rest) in filter(None, ways) if not rest),
         _index_names(slots),
     )
 
@@ -332,6 +342,7 @@ def _slot(
     options: list[tuple[Any, frozenset[tuple[str, ...]]]] = []
     if kind == "enum":
         options = [(option, ways_to_say(str(option))) for option in item["enum"][:200] if option is not None]
+        options = [(option, ways | _ways_to_say_code(option, words)) for option, ways in options]
     about = frozenset(
         meaning
         for word in re.findall(r"[^\W_]+", described[:300])
@@ -358,6 +369,17 @@ def _slot(
     )
 
 
+def _ways_to_say_code(option: Any, words: tuple[str, ...]) -> frozenset[tuple[str, ...]]:
+    """What an option is called that is the code of a language, where languages are meant, or of a currency."""
+    said = ""
+    if frozenset(words) & _LANGUAGE_WORDS:
+        said = LANGUAGES.get(str(option).lower(), "")
+    elif re.fullmatch(r"[A-Z]{3}", str(option)):
+        said = CURRENCIES.get(str(option), "")
+    return frozenset(tuple(name.split("_")) for name in said.split())
+
+
+_LANGUAGE_WORDS = frozenset("language lang idioma locale languages".split())
 _SUCH_AS = re.compile(
     r"(?:e\.?g\.?,?|such as|for example,?|like|ejemplo:?|one of:?|:)\s*([^.;)]{3,160})", re.IGNORECASE
 )
@@ -477,7 +499,7 @@ def _kind(words: tuple[str, ...], described: str, item: Mapping[str, Any]) -> Ki
     if said & {"domain", "hostname", "host", "fqdn"}:
         return "domain"
     if said & _PATH or re.search(
-        r"\b(?:file|directory|folder) paths?\b|\bpaths? (?:to|of)\b|\babsolute path", described
+        r"\b(?:file|directory|folder) paths?\b|\bpaths? (?:to|of)\b|\babsolute path|^(?:\w+ ){0,3}paths?(?:$|[,.;(])", described
     ):
         return "path"
     if not natural and (
@@ -490,10 +512,14 @@ def _kind(words: tuple[str, ...], described: str, item: Mapping[str, Any]) -> Ki
         or re.search(r"yyyy-mm-dd|\b\d{4}-\d\d-\d\d\b", described)
     ):
         return "date" if "time" not in said else "datetime"
+    if re.search(r"\bhh:mm\b", described):
+        return "time"
     if not natural and (
         said & {"time", "hour"} and not said & {"timestamp"} and re.search(r"hh:mm|24|clock|time", described or "time")
     ):
         return "time"
+    if (words[-1:] == ("ref",) and _NAMED_REF.search(described)) or re.search(r"\bname or id\b|\bid or name\b", described):
+        return "name"
     if words and (
         words[-1] in _ID_WORDS or re.match(r"(?:the )?(?:unique )?(?:\w+ ){0,2}(?:id|identifier)\b(?! or)", described)
     ):
@@ -519,6 +545,11 @@ def _kind(words: tuple[str, ...], described: str, item: Mapping[str, Any]) -> Ki
     return "name"
 
 
+_STARTS_FROM = re.compile(r"\b(?:start|create|branch|copy|clone|begin)(?:ing|ed)? (?:it )?from$|\bbased on$")
+"""How a description says that a value is where something comes from: "Branch to start from"."""
+_NAMED_REF = re.compile(r"\b(?:branch|tag|name)\b")
+
+
 def _role(words: tuple[str, ...], kind: Kind, described: str) -> Role:
     said = frozenset(words)
     if kind in ("integer", "number"):
@@ -537,9 +568,10 @@ def _role(words: tuple[str, ...], kind: Kind, described: str) -> Role:
         )
     if kind == "boolean":
         return ""
-    if said & _FROM:
+    joined = {"".join(words)}  # "check_in"
+    if (said | joined) & _FROM or (kind in ("name", "id") and _STARTS_FROM.search(described)):
         return "from"
-    if said & _TO or (words == ("value",) and kind == "name"):
+    if (said | joined) & _TO or (words == ("value",) and kind == "name"):
         return "to"
     if said & _BY:
         return "by"

@@ -96,11 +96,16 @@ _NEXT_UNIT = re.compile(r"\b(?:next|la proxima|el proximo)\s+(?P<unit>week|seman
 _WEEKDAY = re.compile(
     rf"\b(?P<next>next\s+|(?:el\s+)?proximo\s+)?(?:(?:on|this|el|este)\s+)?(?P<day>{_D})s?\b(?P<after>\s+que viene)?"
 )
+_HOURS = "|".join(word for number, names in _NUMBER_WORDS.items() if 0 < number < 13 for word in names.split()[:4])
+_MINUTES_PAST = {"y media": 30, "half past": 30, "y cuarto": 15, "quarter past": 15, "menos cuarto": -15,
+                 "quarter to": -15}  # fmt: skip
 # 7pm, 19:30, "a las 7 de la tarde", "at 7" (but not "at 7 euros"), noon and midnight.
 _CLOCK = re.compile(
     r"\b(?P<h>\d{1,2})(?::(?P<m>\d{2}))?\s*(?P<half>a\.?m\b\.?|p\.?m\b\.?)"
     r"|\b(?P<h2>\d{1,2})[:h](?P<m2>\d{2})\b"
-    r"|\ba las? (?P<h3>\d{1,2})(?::(?P<m3>\d{2}))?(?:\s+(?:de|por) la (?P<part>manana|tarde|noche))?"
+    rf"|\ba las? (?P<h3>\d{{1,2}}|{_HOURS}\b)(?::(?P<m3>\d{{2}}))?(?:\s+(?P<past>y media|y cuarto|menos cuarto)\b)?"
+    r"(?:\s+(?:de|por) la (?P<part>manana|tarde|noche))?"
+    rf"|\b(?P<said>half past|quarter past|quarter to) (?P<h5>\d{{1,2}}|{_HOURS})\b"
     r"|\bat (?P<h4>\d{1,2})\b(?!:|\s*(?:%|euros?|dollars?))"
     r"|\b(?P<noon>noon|midday|mediodia)\b|\b(?P<midnight>midnight|medianoche)\b"
 )
@@ -121,12 +126,15 @@ def find_spans(text: str, now: datetime) -> list[Span]:
     spans += [Span(*match.span(), "email", match[0]) for match in _EMAIL.finditer(text)]
     spans += _find_dates(plain, now.date(), detect_language(text))
     for match in _CLOCK.finditer(plain):
-        hour = 12 if match["noon"] else int(match["h"] or match["h2"] or match["h3"] or match["h4"] or 0)
+        told = match["h"] or match["h2"] or match["h3"] or match["h4"] or match["h5"] or "0"
+        hour = 12 if match["noon"] else int(parse_number(told))
         minute = int(match["m"] or match["m2"] or match["m3"] or 0)
         if match["half"]:
             hour = hour % 12 + (12 if match["half"].startswith("p") else 0)
         elif match["part"] in ("tarde", "noche"):
             hour = hour % 12 + 12
+        if past := match["past"] or match["said"]:
+            hour, minute = divmod((hour * 60 + minute + _MINUTES_PAST[past]) % (24 * 60), 60)
         if hour < 24 and minute < 60:
             spans.append(Span(*match.span(), "time", time(hour, minute)))
     for match in _MONEY.finditer(plain):

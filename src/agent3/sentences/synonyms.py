@@ -1395,6 +1395,50 @@ log history historial registro
 message conversation said dicho conversacion
 hallway pasillo corridor
 dining_room comedor
+side sides cara caras lado lados
+above over por_encima_de encima
+below under por_debajo_de debajo
+meal meals comida comidas
+space plaza espacio sitio
+weather meteorologico meteorologica meteorologicos meteorologicas
+porch porche
+desk escritorio
+ceiling techo
+stairs staircase escalera escaleras
+basement cellar sotano
+attic atico
+terrace terraza
+heater calefactor radiator radiador
+in_progress en_curso en_progreso en_proceso
+never nunca
+cool fresco fresca
+cash efectivo
+standard estandar
+subway metro underground
+one_way solo_ida ida
+round_trip ida_y_vuelta
+left izquierda
+right derecha
+newest most_recent mas_reciente mas_recientes mas_nuevo mas_nuevos
+oldest mas_antiguo mas_antiguos mas_viejo
+cheapest mas_barato mas_baratos mas_barata mas_baratas
+classical clasica clasico
+politics politica
+technology tecnologia tech
+detailed detallado detallada
+sick enfermo enferma
+remote remoto remota
+work trabajo
+damaged danado danada broken
+lost perdido perdida
+defective defectuoso defectuosa faulty
+fraud fraude fraudulent fraudulento
+dry seco seca
+away ausente
+merge une unes
+transition move change set mark mover cambiar marcar pasar poner pon
+read lectura
+write escritura
 raise increase subir aumentar incrementar
 lower decrease reduce bajar reducir disminuir
 """
@@ -1469,6 +1513,10 @@ UNITS: dict[str, tuple[str, float]] = {
     **dict.fromkeys(("mile", "mi", "milla"), ("meter", 1_609.344)),
     **dict.fromkeys(("g", "gram", "gramo"), ("gram", 1.0)),
     **dict.fromkeys(("kg", "kilo", "kilogram", "kilogramo"), ("gram", 1_000.0)),
+    **dict.fromkeys(("lb", "lbs"), ("gram", 453.59237)),
+    **dict.fromkeys(("oz", "ounce", "onza"), ("gram", 28.349523125)),
+    **dict.fromkeys(("ft", "foot", "feet"), ("meter", 0.3048)),
+    **dict.fromkeys(("yd", "yard", "yarda"), ("meter", 0.9144)),
     **dict.fromkeys(("byte", "bytes"), ("byte", 1.0)),
     **dict.fromkeys(("kb", "kilobyte"), ("byte", 1_000.0)),
     **dict.fromkeys(("mb", "megabyte"), ("byte", 1_000_000.0)),

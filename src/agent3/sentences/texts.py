@@ -29,7 +29,8 @@ _VAGUE = frozenset(
 _NO_NAMES = _VAGUE | DETERMINERS | LEAD | EMPTY | TELLING
 _DANGLING = frozenset(
     "to from in on at for of with by about into as a de en con por para sobre desde hasta al del que that and y e "
-    "the el la los las un una".split()
+    "the el la los las un una since before after until till between under over within without during than through via "
+    "is are or o sin entre antes despues durante tras segun hacia bajo".split()
 )
 """Words with which no text ends."""
 _ARTICLES = frozenset("a the el la los las un una".split())
@@ -55,7 +56,9 @@ def texts_at(scene: Scene, begin: int, number: int, cue: Cue, *, item: bool = Fa
         return
     if slot.kind == "text" and not item:
         yield from _texts(scene, begin, number, cue)
-    elif token.shape in ("email", "url", "phone") and not (slot.kind == "name" and _takes(scene, slot, token.shape)):
+    elif token.shape in ("email", "url", "phone") and not (
+        slot.kind == "name" and _takes(scene, slot, token.shape, cue)
+    ):
         return
     elif slot.kind == "id":
         yield from _ids(scene, begin, slot, cue)
@@ -103,7 +106,10 @@ def is_taken(scene: Scene, begin: int, number: int, cue: Cue) -> bool:
         or token.means & scene.slots[number].own
         or scene.names[begin]
         or scene.sure[begin] - {number}
-        or any(atom.kind not in ("zone", "language", "currency") for atom in scene.atoms[begin])
+        or (
+            cue not in ("named", "called")
+            and any(atom.kind not in ("zone", "language", "currency") for atom in scene.atoms[begin])
+        )
         or begin >= scene.closing
     )
 
@@ -113,10 +119,10 @@ def is_name(token: Token) -> bool:
     return token.plain not in _NO_NAMES and token.shape != "mark"
 
 
-def _takes(scene: Scene, slot: Slot, shape: str) -> bool:
-    """Whether a slot without a kind of its own takes addresses: it says so, or there is no other for them."""
+def _takes(scene: Scene, slot: Slot, shape: str, cue: Cue) -> bool:
+    """Whether a slot without a kind of its own takes addresses: it says so, or it is announced and no other does."""
     told = slot.about & {"email": {"email", "mail"}, "url": {"url", "link"}, "phone": {"phone", "number"}}[shape]
-    return bool(told) or not any(other.kind == shape for other in scene.slots)
+    return bool(told) or (bool(cue) and not any(other.kind == shape for other in scene.slots))
 
 
 _WORDY_IDS = frozenset("key slug ref tag".split())
@@ -173,6 +179,10 @@ _INSTANCES = {
 """What a parameter of such a name takes, by the meanings of the words."""
 
 
+_SLASHED = frozenset("repo repository project image model package path key object name".split())
+"""Parts of the names of parameters whose values may have a slash in them."""
+
+
 def _is_instance(slot: Slot, word: str) -> bool:
     return any(name in slot.words and meanings(word) & frozenset(kinds.split()) for name, kinds in _INSTANCES.items())
 
@@ -195,6 +205,10 @@ def _names(scene: Scene, begin: int, number: int, cue: Cue, *, item: bool) -> It
             return
         if token.shape in ("path", "dotted") and cue != "named" and any(other.kind == "path" for other in scene.slots):
             return
+        if cue not in ("named", "called") and any(atom.kind in ("date", "time") for atom in scene.atoms[begin]):
+            return  # a day is no name
+        if token.shape == "path" and not cue and not frozenset(slot.words) & _SLASHED:
+            return
         if cue or (slot.required and token.shape != "digits"):
             yield Value(begin + 1, token.value, 0.0 if cue else 0.1, typed=token.shape != "path")
         return
@@ -211,7 +225,8 @@ def _names(scene: Scene, begin: int, number: int, cue: Cue, *, item: bool) -> It
     if token.value[:1].islower() and is_common(token.plain) and not item:
         # "in the kitchen" is a room; "in blue" is not.
         placed = cue == "role" and slot.role == "in" and scene.tokens[begin - 1].plain in DETERMINERS
-        if cue in ("weak", "") or (cue == "role" and slot.role == "in" and not placed):
+        placed = placed or (not cue and _is_sole_object(scene, begin, number))
+        if cue in ("weak", "") and not placed or (cue == "role" and slot.role == "in" and not placed):
             return
     if token.value[:1].isupper():
         end = _proper_end(scene, begin, _LONGEST_NAME)
@@ -228,6 +243,20 @@ def _names(scene: Scene, begin: int, number: int, cue: Cue, *, item: bool) -> It
         end = begin + 1
     if end - begin == 1 or cue in ("named", "called") or item:
         yield Value(end, _words(scene, begin, end), 0.0 if end - begin == 1 else 0.2, typed=False)
+
+
+def _is_sole_object(scene: Scene, begin: int, number: int) -> bool:
+    """Whether a plain noun right after the verb, before what fills another slot, can only be the name: "scale web to 5"."""
+    slot, token = scene.slots[number], scene.tokens[begin]
+    others = [other for other in scene.slots if other.required and other.kind in ("name", "place", "id", "text", "path")]
+    return (
+        slot.required
+        and others == [slot]
+        and begin == scene.verb + 1
+        and begin + 1 < len(scene.tokens)
+        and bool(scene.stops[begin + 1] - {number})
+        and not token.plain.endswith(("s", "ly", "mente"))
+    )
 
 
 def _places(scene: Scene, begin: int, slot: Slot, cue: Cue) -> Iterator[Value]:
@@ -353,7 +382,12 @@ def _is_whole(scene: Scene, begin: int, end: int, border: int, slot: Slot, cue: 
     ]
     if joints and end - joints[-1] > 3 and (border < len(scene.tokens) or slot.role != "content"):
         return False  # "spam and mute the user for …": one thing or two?
-    if border < len(scene.tokens) and scene.stops[border] and _PARTICIPLE.fullmatch(last.plain):
+    if (
+        end - begin > 1
+        and border < len(scene.tokens)
+        and scene.stops[border]
+        and _PARTICIPLE.fullmatch(last.plain)
+    ):
         return False  # "climate change published since 2020"
     if cue in ("named", "called"):
         return True

@@ -14,7 +14,7 @@ from typing import Any, Literal
 from agent3.sentences.announcements import AT_MOST, DETERMINERS, Scene, row_at
 from agent3.sentences.lexicon import BROAD, EMPTY, fold, meanings, same_stem, ways_to_say
 from agent3.sentences.slots import ARITHMETIC, Slot
-from agent3.sentences.synonyms import LANGUAGES
+from agent3.sentences.synonyms import LANGUAGES, UNITS
 from agent3.sentences.tokens import Atom, Token
 
 __all__ = ["Cue", "Value", "Words", "day_for", "plain_number", "values_at"]
@@ -68,11 +68,21 @@ _COUNTERS = frozenset("units unit unidades unidad items pieces times veces pieza
 _TOPS = (("como", "maximo"), ("como", "mucho"), ("at", "most"), ("maximo",), ("max",), ("maximum",), ("tops",))
 _NEGATIVE = frozenset("without sin no not excluding except excluyendo".split())
 _POSITIVE = frozenset("with con including as in only incluyendo solo y and en".split())
+_OPPOSITES = {
+    one: other
+    for pair in "on off|enabled disabled|active inactive|open closed|locked unlocked|muted unmuted|public private"
+    "|visible hidden|online offline|paid unpaid|read unread"
+    .split("|")
+    for one, other in (pair.split(), pair.split()[::-1])
+}
+"""A switch is also said by its opposite: "off" where it is called "on", "private" where it is called "public"."""
 _FLAG_WORDS = frozenset(
     "include is has should enable only with show use allow want includes return returns no exclude skip disable "
     "without omit".split()
 )
+_FLAG_PHRASES = (("in",), ("with",), ("as",))
 _KEYS = frozenset("id number no key pr issue ticket num nr ref".split())
+_QUANTITIES = frozenset("quantity qty count copies units pieces".split())
 _ORDER = frozenset("last first latest oldest newest next ultimos ultimas primeros primeras proximos proximas".split())
 _OF = frozenset("of the my these those your our de los las mis estos estas sus tus del".split())
 _SOME = frozenset("them ones ellos ellas".split())
@@ -160,7 +170,8 @@ def _typed(scene: Scene, begin: int, slot: Slot, cue: Cue) -> Iterator[Value]:
             if since and atom.value > scene.sentence.today:
                 continue  # the last such day, or the next one?
             doubt = None if atom.doubt is None else atom.doubt.isoformat()
-            yield Value(atom.last, _write(atom), 0.0, doubt=doubt)
+            written = _name_language(atom.value) if _takes_language_names(slot) else _write(atom)
+            yield Value(atom.last, written, 0.0, doubt=doubt)
         if slot.kind == "datetime" and atom.kind == "time" and (day := day_for(scene, atom)) is not None:
             universal = atom.last < len(tokens) and tokens[atom.last].value in ("UTC", "GMT", "Z")
             written = f"{datetime.combine(day, atom.value).isoformat()}{'Z' if universal else ''}"
@@ -172,6 +183,21 @@ def _typed(scene: Scene, begin: int, slot: Slot, cue: Cue) -> Iterator[Value]:
         yield Value(begin + 1, token.value, 0.2)
 
 
+def _takes_language_names(slot: Slot) -> bool:
+    """Whether a language is to be called by its name: an example in the description is one, and no code is spoken of."""
+    if slot.kind != "language" or re.search(r"\biso\b|\bcodes?\b|\blocale\b", fold(slot.described)):
+        return False
+    given = slot.definition.get("examples")
+    shown = f"{slot.described} {given if isinstance(given, list) else ''} {slot.definition.get('default', '')}"
+    return bool(_LANGUAGE_NAMES.intersection(re.findall(r"\b[A-Z][a-z]+\b", shown)))
+
+
+def _name_language(code: str) -> str:
+    """Its English name."""
+    return LANGUAGES[code].split()[0].capitalize()
+
+
+_LANGUAGE_NAMES = frozenset(map(_name_language, LANGUAGES))
 _DOMAIN = re.compile(
     r"(?:[\w-]+\.)+(?:com|org|net|edu|gov|io|dev|app|ai|co|info|es|mx|ar|cl|pe|uk|de|fr|it|pt|eu|us|tv|me|cat)"
 )
@@ -216,9 +242,13 @@ def _options(scene: Scene, begin: int, slot: Slot, cue: Cue) -> Iterator[Value]:
         start += 1
     for option, ways in slot.options:
         text = fold(str(option))
+        if fold(tokens[begin].value) == text and tokens[begin].shape == "code":
+            found.append((begin + 1, option, 0.0))  # "eu-west"
         if (end := _match_words(tokens, begin, text)) is not None:
             found.append((end, option, 0.1))
-        costs = [(row, _match_option(tokens, begin, row, text, named=cue in ("named", "noun"))) for row in ways]
+        # "to mi": after the word that marks its end, a short option is no other word.
+        named = cue in ("named", "noun") or (cue == "role" and slot.role in ("from", "to"))
+        costs = [(row, _match_option(tokens, begin, row, text, named=named)) for row in ways]
         found += [(begin + len(row), option, cost) for row, cost in costs if cost is not None]
         if text in _PERIODS and start < len(tokens) and tokens[start].plain in (text, _PERIODS[text]):
             found.append((start + 1, option, 0.0 if cue else 0.1))
@@ -234,8 +264,10 @@ def _options(scene: Scene, begin: int, slot: Slot, cue: Cue) -> Iterator[Value]:
     cheapest = min(cost for end, _, cost in found if end == longest)
     best = {repr(option): option for end, option, cost in found if end == longest and cost == cheapest}
     if len(best) == 1:
-        # The verb of the sentence is no option: "open an issue".
+        # The verb of the sentence is no option: "open an issue". Still less is a word that only means the same.
         verb = begin == scene.verb and bool(tokens[begin].means & scene.form.named)
+        if verb and tokens[begin].means & scene.form.verbs and tokens[begin].plain != fold(next(iter(best))[1:-1]):
+            return
         yield Value(longest, next(iter(best.values())), cheapest + (0.8 if verb else 0.0))
 
 
@@ -263,7 +295,7 @@ def _match_option(tokens: list[Token], begin: int, row: tuple[str, ...], text: s
         return None
     part = tokens[begin : begin + len(row)]
     if tuple(token.plain for token in part) == row or (len(row) == 1 and fold(part[0].value) == row[0]):
-        if row == (text,) and len(text) <= 2 and not named:
+        if row == (text,) and len(text) <= 2 and not named and not (text in UNITS and text not in EMPTY):
             # "A" may be a kind of record, and "on" a state; "a", "no" and "in" are hardly ever options.
             upper = part[0].value.isupper() and (part[0].plain not in EMPTY or _before_noun(tokens, begin))
             return 0.1 if upper else 0.3 if text == "on" else None
@@ -303,10 +335,19 @@ def _flags(scene: Scene, begin: int, slot: Slot) -> Iterator[Value]:
     ways = [tuple(way) for way in ways_to_say("_".join(row))] if len(row) < 4 else []
     if len(row) > 1:
         ways.append(tuple(row))
+    told = tuple(re.findall(r"[^\W_]+", fold(slot.described[:60])))
+    if told[:1] in _FLAG_PHRASES and 1 < len(told) <= 4 and row_at(tokens, begin, told):
+        yield Value(begin + len(told), not slot.inverted)  # "In the background"
+        return
     for way in sorted(ways, key=len, reverse=True):
         at = scene.past_articles[start]
         if at < len(tokens) and row_at(tokens, at, way) and way != ("no",):
             yield Value(at + len(way), positive != slot.inverted)
+            return
+    if len(row) == 1 and start == begin and tokens[begin].shape == "word":
+        opposite = _OPPOSITES.get(row[0], "")
+        if opposite and (tokens[begin].plain == opposite or opposite in tokens[begin].means - BROAD):
+            yield Value(begin + 1, slot.inverted)
             return
     at = start
     for word in row:
@@ -326,7 +367,8 @@ def _flags(scene: Scene, begin: int, slot: Slot) -> Iterator[Value]:
 
 def _numbers(scene: Scene, begin: int, slot: Slot, cue: Cue) -> Iterator[Value]:
     tokens = scene.tokens
-    alone = sum(other.kind in ("integer", "number") for other in scene.slots) == 1
+    alone = [other for other in scene.slots if other.kind in ("integer", "number") and not other.unit] in ([], [slot])
+    alone = alone or sum(other.kind in ("integer", "number") for other in scene.slots) == 1
     bounds = slot.role == "most" and not slot.unit
     for atom in scene.atoms[begin]:
         if atom.kind == "measure" and slot.unit is not None and atom.unit == slot.unit[0]:
@@ -337,7 +379,7 @@ def _numbers(scene: Scene, begin: int, slot: Slot, cue: Cue) -> Iterator[Value]:
             continue  # "1 hour" is not 1 minute
         if atom.kind != "number" or (_is_key(slot) and _counts_things(scene, begin, atom.last)):
             continue
-        if scene.relative and begin and tokens[begin - 1].plain not in _UP_TO:
+        if scene.relative and not _is_key(slot) and begin and tokens[begin - 1].plain not in _UP_TO:
             continue
         end, cost, cued = atom.last, 0.0, cue in ("named", "noun", "lead")
         following = tokens[end] if end < len(tokens) else None
@@ -352,11 +394,17 @@ def _numbers(scene: Scene, begin: int, slot: Slot, cue: Cue) -> Iterator[Value]:
                 cued = True  # "3 natural images"
             elif slot.unit is None and cue in ("role", "") and not cued:
                 cost += 0.3  # something else is counted
+        elif following is not None and following.plain == "de" and scene.means_slot(end + 1, slot):
+            end, cued, cost = end + 2, True, 0.0  # "768 de alto"
         if "per" in slot.words and following is not None and following.plain in ("per", "por", "a", "each"):
             if end + 1 < len(tokens) and tokens[end + 1].means & slot.own:
                 end, cued, cost = end + 2, True, 0.0  # "10 per page"
         elif following is not None and following.plain in _COUNTERS and not slot.unit and end == atom.last:
             end += 1
+            if _is_quantity(slot) and alone:
+                cued, cost = True, 0.0
+        if not cued and alone and _is_portion(scene, begin, end, slot):
+            cued, cost = True, 0.1  # "add 3 of AB-123", "refund 12.50 of payment pay_4"
         if slot.own & {"year"} and 1900 <= atom.value <= 2100:
             cued = True
         for row in _TOPS:
@@ -378,6 +426,20 @@ def _numbers(scene: Scene, begin: int, slot: Slot, cue: Cue) -> Iterator[Value]:
         yield Value(begin + 1, int(token.value[1:]))
 
 
+def _is_quantity(slot: Slot) -> bool:
+    """Whether it says how many of something are meant."""
+    return not slot.unit and (
+        bool(frozenset(slot.words) & _QUANTITIES) or slot.described.lower().startswith(("how many", "quantity"))
+    )
+
+
+def _is_portion(scene: Scene, begin: int, end: int, slot: Slot) -> bool:
+    """Whether a number right after the verb says how much of what follows is meant."""
+    if begin != scene.verb + 1 or end >= len(scene.tokens) or scene.tokens[end].plain not in ("of", "de", "del"):
+        return False
+    return _is_quantity(slot) or "amount" in slot.words
+
+
 def _counts(slot: Slot) -> bool:
     return slot.role in ("most", "") and not slot.unit
 
@@ -387,7 +449,7 @@ def _is_key(slot: Slot) -> bool:
     return (
         bool(slot.words)
         and slot.words[-1] in _KEYS
-        and not re.search(r"\b(?:number|how many) of\b|\bhow many\b", slot.described.lower())
+        and not re.search(r"\bnumber of (?!the\b)|\bhow many\b", slot.described.lower())
     )
 
 

@@ -51,6 +51,7 @@ class _Open(Struct, omit_defaults=True):
     input: dict[str, Any] = {}
     guessed: list[str] = []
     language: Language = "en"
+    confirmed: bool = False
 
 
 class Resolve(Step):
@@ -150,9 +151,12 @@ class Resolve(Step):
         return _ask(ask_for(call.live.capability, reading), _Open(reading.input, [], reading.language))
 
     def _confirm(self, call: Call, known: _Open) -> Call | Outcome:
-        """Start it, or ask first where something was guessed and it may have consequences."""
-        capability = call.live.capability
-        if known.guessed and not capability.hints.read_only:
+        """Start it, or ask first: where it cannot be taken back, or where something was guessed that changes anything.
+
+        Websites do the same with commands. Input that is given as such is not asked about.
+        """
+        capability, hints = call.live.capability, call.live.capability.hints
+        if not known.confirmed and (hints.consequential or (known.guessed and not hints.read_only)):
             return _ask((ask_confirmation(capability, known.input, known.language),), known)
         return self._start(call, known)
 
@@ -186,7 +190,7 @@ class Resolve(Step):
             elif question.id == CONFIRM:
                 if value is False:
                     raise Declined(f"{call.agent}: {decline(question, known.language)}")
-                known.guessed = []
+                known.guessed, known.confirmed = [], True
             elif question.id == AGAIN:
                 return self._read(call, str(value), asked=True)
             else:

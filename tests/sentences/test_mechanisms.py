@@ -1,0 +1,171 @@
+"""One case for each way in which a sentence fills a schema, and for each in which it must not."""
+
+from __future__ import annotations
+
+from datetime import datetime
+from typing import Any
+
+import pytest
+
+from agent3.model import Capability, Hints
+from agent3.sentences import Forbidden, Reading, Understood, read
+
+NOW = datetime(2026, 11, 18, 10, 0)  # a Wednesday
+
+
+def capability(name: str, told: str, required: str, /, *, reads: bool = False, **given: Any) -> Capability:
+    """A text as a parameter is its description; anything else its schema."""
+    properties = {
+        key.strip("_"): {"type": "string", "description": one} if isinstance(one, str) else one
+        for key, one in given.items()
+    }
+    schema = {"type": "object", "properties": properties, "required": required.split()}
+    return Capability(name=name, description=told, input_schema=schema, hints=Hints(read_only=reads))
+
+
+def whole(described: str = "") -> dict[str, Any]:
+    return {"type": "integer", "description": described}
+
+
+def switch(described: str = "") -> dict[str, Any]:
+    return {"type": "boolean", "description": described}
+
+
+def one_of(*options: str) -> dict[str, Any]:
+    return {"type": "string", "enum": list(options)}
+
+
+DAY = {"type": "string", "format": "date"}
+FILES = capability("move_file", "Move or rename a file", "source destination",
+                   source="Path of the file", destination="New path")  # fmt: skip
+ROOM = capability("book_room", "Book a meeting room", "room date from to",
+                  room="Name of the room", date=DAY, from_="Start HH:MM", to="End HH:MM", people=whole())  # fmt: skip
+HOTEL = capability("book", "Book a hotel room", "hotel check_in check_out",
+                   hotel="Name of the hotel", check_in=DAY, check_out=DAY, guests=whole("Number of guests"))  # fmt: skip
+MONEY = capability("convert", "Convert an amount between currencies", "amount from to", reads=True,
+                   amount={"type": "number"}, from_="ISO 4217", to="ISO 4217")  # fmt: skip
+UNITS = capability("convert", "Convert a value between units", "value from_unit to_unit", reads=True,
+                   value={"type": "number"}, from_unit=one_of("km", "mi", "kg", "lb"),
+                   to_unit=one_of("km", "mi", "kg", "lb"))  # fmt: skip
+CLOCK = capability("convert_time", "Convert a time between timezones", "source_timezone time target_timezone",
+                   reads=True, source_timezone="IANA timezone", time="HH:MM", target_timezone="IANA timezone")  # fmt: skip
+FLIGHTS = capability("search", "Search flights", "from to date", reads=True,
+                     from_="IATA code of the departure", to="IATA code of the arrival", date=DAY)  # fmt: skip
+TEXT = capability("translate_text", "Translate text", "text target_language", reads=True,
+                  text="Text to translate", target_language="Language to translate to, e.g. French")  # fmt: skip
+NEWS = capability("search_articles", "Search news articles", "q", reads=True,
+                  q="Keywords", language=one_of("en", "es", "de"), year_from=whole("Earliest year"))  # fmt: skip
+LAMP = capability("set", "Set a lamp", "lamp", lamp=one_of("desk", "ceiling", "porch"), on=switch("On or off"))
+TIMER = capability("start_timer", "Start a timer", "minutes", minutes=whole("Minutes"))
+ALARM = capability("set_alarm", "Set an alarm", "time", time="Time, HH:MM")
+CART = capability("add_to_cart", "Add a product to the cart", "sku", sku="Product SKU, e.g. AB-123", quantity=whole())
+REFUND = capability("refund", "Refund a payment", "payment_id",
+                    payment_id="Id of the payment, e.g. pay_123", amount={"type": "number"})  # fmt: skip
+DEPLOYMENT = capability("scale_deployment", "Scale a deployment", "name replicas",
+                        name="Deployment name", replicas=whole("Number of replicas"))  # fmt: skip
+PERSON = capability("create_contact", "Create a contact", "first_name last_name",
+                    first_name="First name", last_name="Last name", phone="Phone number")  # fmt: skip
+INVITE = capability("invite", "Invite somebody to the team", "email role",
+                    email={"type": "string", "format": "email"}, role=one_of("admin", "member", "guest"))  # fmt: skip
+MACHINE = capability("create", "Create a virtual machine", "name region",
+                     name="Name", region=one_of("eu-west", "us-east"))  # fmt: skip
+BRANCH = capability("create_branch", "Create a branch in a project", "project branch",
+                    project="Project path", branch="Name of the new branch", ref="Branch to start from")  # fmt: skip
+CONTAINER = capability("run_container", "Run a container", "image", image="Image", detach=switch("In the background"))
+POLL = capability("create", "Create a poll", "question options", question="Question",
+                  options={"type": "array", "items": {"type": "string"}, "description": "Choices"})  # fmt: skip
+PHONE = capability("update_phone", "Change the phone number of a contact", "name phone", name="Name", phone="New number")
+PRINT = capability("print_file", "Print a file", "path", path="Path")
+BUCKETS = capability("copy_object", "Copy an object", "source_bucket source_key target_bucket",
+                     source_bucket="Bucket to copy from", source_key="Key of the object",
+                     target_bucket="Bucket to copy to")  # fmt: skip
+TRANSFER = capability("transfer", "Transfer money", "amount to_account",
+                      amount={"type": "number", "description": "Amount in euros"}, to_account="Account")  # fmt: skip
+
+
+@pytest.mark.requirement("AC-29")
+@pytest.mark.parametrize(
+    ("what", "sentence", "expected"),
+    [
+        (FILES, "Move /tmp/a.txt to /home/ann/b.txt", {"source": "/tmp/a.txt", "destination": "/home/ann/b.txt"}),
+        (
+            ROOM,
+            "reserva la sala Neptuno el 3 de diciembre de 2026 de 16:00 a 17:00",
+            {"room": "Neptuno", "date": "2026-12-03", "from": "16:00", "to": "17:00"},
+        ),
+        (
+            HOTEL,
+            "reserva el hotel Miramar del 3 al 7 de marzo de 2027 para 4 personas",
+            {"hotel": "Miramar", "check_in": "2027-03-03", "check_out": "2027-03-07", "guests": 4},
+        ),
+        (
+            HOTEL,
+            "Book the Grand Hotel from 2026-12-01 to 2026-12-04",
+            {"hotel": "Grand Hotel", "check_in": "2026-12-01", "check_out": "2026-12-04"},
+        ),
+        (MONEY, "convierte de CHF a EUR 1500", {"amount": 1500, "from": "CHF", "to": "EUR"}),
+        (UNITS, "convert 10 km to mi", {"value": 10, "from_unit": "km", "to_unit": "mi"}),
+        (UNITS, "how many lb are 72.5 kg?", {"value": 72.5, "from_unit": "kg", "to_unit": "lb"}),
+        (
+            CLOCK,
+            "what time is it in Asia/Tokyo when it is 09:00 in America/New_York?",
+            {"source_timezone": "America/New_York", "time": "09:00", "target_timezone": "Asia/Tokyo"},
+        ),
+        (FLIGHTS, "flights between MAD and JFK tomorrow", {"from": "MAD", "to": "JFK", "date": "2026-11-19"}),
+        (TEXT, 'traduce "buenas noches" al francés', {"text": "buenas noches", "target_language": "French"}),
+        (NEWS, "noticias sobre energía solar en español", {"q": "energía solar", "language": "es"}),
+        (NEWS, "articles on gardening since 2015", {"q": "gardening", "year_from": 2015}),
+        (LAMP, "turn off the porch lamp", {"lamp": "porch", "on": False}),
+        (LAMP, "apaga la lámpara del escritorio", {"lamp": "desk", "on": False}),
+        (TIMER, "set a timer of 2 hours", {"minutes": 120}),
+        (ALARM, "pon una alarma a las 7 y media", {"time": "07:30"}),
+        (ALARM, "set an alarm for quarter to eight", {"time": "07:45"}),
+        (CART, "add 3 of AB-123 to the cart", {"sku": "AB-123", "quantity": 3}),
+        (CART, "añade 2 unidades de ZX-9 al carrito", {"sku": "ZX-9", "quantity": 2}),
+        (REFUND, "refund 12.50 of payment pay_42", {"payment_id": "pay_42", "amount": 12.5}),
+        (DEPLOYMENT, "scale web to 5 replicas", {"name": "web", "replicas": 5}),
+        (PERSON, "create a contact called Ann Lee", {"first_name": "Ann", "last_name": "Lee"}),
+        (MACHINE, "create a virtual machine named b1 in eu-west", {"name": "b1", "region": "eu-west"}),
+        (
+            BRANCH,
+            "create the branch release-2 from main in the project acme/shop",
+            {"project": "acme/shop", "branch": "release-2", "ref": "main"},
+        ),
+        (CONTAINER, "run the image redis:7 in the background", {"image": "redis:7", "detach": True}),
+        (
+            POLL,
+            'crea una encuesta con la pregunta "¿Qué día?" y las opciones lunes y martes',
+            {"question": "¿Qué día?", "options": ["lunes", "martes"]},
+        ),
+    ],
+)
+def test_a_sentence_fills_the_schema(what: Capability, sentence: str, expected: dict[str, Any]) -> None:
+    reading = read(what, sentence, NOW)
+    assert isinstance(reading, Understood), reading
+    assert reading.input == expected
+
+
+@pytest.mark.parametrize(
+    ("what", "sentence"),
+    [
+        (INVITE, "invite zoe@example.com"),  # the verb is no role
+        (MONEY, "convert to 1500 EUR from CHF"),  # so much of which?
+        (PHONE, "call Ann at +14155550123"),  # it changes a number
+        (PRINT, "create a folder called photos in /home/ann"),
+        (PERSON, "create a contact called Ann Lee Brown"),  # which of them is the last name?
+        (POLL, "create a folder called photos"),  # "a" is an article
+        (CONTAINER, "para el contenedor bd2"),  # which stops it
+        (BUCKETS, "copia datos/b.csv del bucket origen al bucket destino"),
+        (DEPLOYMENT, "scale web and api to 5 replicas"),
+        (DEPLOYMENT, "scale web up"),
+        (TRANSFER, "transfer about 250 euros to ES22"),
+    ],
+)
+def test_what_leaves_something_open_is_asked(what: Capability, sentence: str) -> None:
+    reading: Reading = read(what, sentence, NOW)
+    assert not isinstance(reading, Understood), reading
+
+
+@pytest.mark.parametrize("sentence", ["how to scale web to 5 replicas", "cómo escalar web a 5 réplicas"])
+def test_who_asks_how_to_do_something_does_not_want_it_done(sentence: str) -> None:
+    assert isinstance(read(DEPLOYMENT, sentence, NOW), Forbidden)
