@@ -74,6 +74,7 @@ for _name, _place, _help in (
         "Let a capability answer for another one while that is down; without arguments, list these routes.",
     ),
     ("client", "agent3.cli.clients:app", "Clients: who may call over the network, and with which keys."),
+    ("vault", "agent3.cli.vault:app", "Secrets that agents are reached with, encrypted in the database."),
     ("dlq", "agent3.cli.dead_letters:app", "Dead letters: calls and messages that could not be delivered."),
     (
         "audit",

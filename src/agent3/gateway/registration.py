@@ -45,7 +45,7 @@ from agent3.gateway.strangers import admit_described, check_listed, check_name, 
 from agent3.identity.kept_secrets import KeptSecrets, kept_in
 from agent3.identity.loopback_redirect import Landing
 from agent3.identity.oauth import origin_of
-from agent3.identity.secret_refs import check_query
+from agent3.identity.secret_refs import check_query, references_in
 from agent3.identity.secrets import Vault
 from agent3.identity.sign_ins import Plan, SignIns, SignInWish, references_of
 from agent3.model import Agent, Route, agent_id, place_of
@@ -393,7 +393,7 @@ class Registration:
             raise SetupError("--sign-in gets a credential, --credential gives one. Say one or the other.")
         if route.address.startswith("stdio:"):
             raise SetupError("A program is not signed in to. Give its secret by --credential NAME=env:NAME.")
-        if "env:" in route.address or "${" in route.address:
+        if references_in(route):
             raise SetupError("--sign-in is for addresses without references in them. Give the plain address.")
         refusal: TargetRefused | None = None
         if protocol is None:

@@ -261,7 +261,7 @@ def _assemble(
     async def notes(agent: Agent) -> dict[str, Any]:
         signed = await sign_ins.about(agent)
         found: dict[str, Any] = {} if signed is None else {"signIn": signed}
-        if missing := await missing_references(agent, plain):
+        if missing := await missing_references(agent, kept):
             found["missing"] = missing
         if waiting := agent.meta.get(PENDING):
             found["pending"] = {name: waiting[name] for name in ("since", "hash", "why")}
