@@ -21,6 +21,7 @@ from agent3.model import Call, Outcome, Part, Working
 from agent3.observe import logs
 from agent3.observe.metrics import Metrics
 from agent3.storage import Database
+from agent3.storage.at_rest import Private
 
 __all__ = ["Bodies"]
 
@@ -119,7 +120,8 @@ class Bodies:
                 got["questions"] = msgspec.to_builtins(questions)
             if message := getattr(outcome, "message", None):
                 got["error"] = message
-        return (call.id, self._env.now(), self._kind, self._text(sent), None if got is None else self._text(got))
+        request, response = Private(self._text(sent)), None if got is None else Private(self._text(got))
+        return (call.id, self._env.now(), self._kind, request, response)
 
     def _text(self, value: Any) -> str:
         try:

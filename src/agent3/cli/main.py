@@ -75,6 +75,7 @@ for _name, _place, _help in (
     ),
     ("client", "agent3.cli.clients:app", "Clients: who may call over the network, and with which keys."),
     ("vault", "agent3.cli.vault:app", "Secrets that agents are reached with, encrypted in the database."),
+    ("data", "agent3.cli.personal_data:app", "What is held of a caller: export it, or erase it."),
     ("dlq", "agent3.cli.dead_letters:app", "Dead letters: calls and messages that could not be delivered."),
     (
         "audit",

@@ -177,9 +177,7 @@ def _run(options: DatabaseOptions, work: Callable[[KeptSecrets, Database], Await
     settings = load_database_settings(options)
     plain = EnvironmentVault()
     master_keys = MasterKeys(settings.storage.seal, database_url(settings), plain)
-    return run_on_database(
-        settings, lambda database: work(KeptSecrets(database, plain, master_keys, REAL), database)
-    )
+    return run_on_database(settings, lambda database: work(KeptSecrets(database, plain, master_keys, REAL), database))
 
 
 def _show(moment: float) -> str:

@@ -90,13 +90,13 @@ class KeptSecrets:
             raise ValidationError(f"A secret has 1 to {_LONGEST} characters, and no NUL.")
         sealed = seal((await self._master_keys.keys())[0], value, reference, self._env)
         logs.redact(value)
-        now = self._env.now()
+        now, who = self._env.now(), ACTOR.get()
 
         async def work(tx: Transaction) -> bool:
             gone = await tx.run("DELETE FROM kept_secrets WHERE id = ?", reference)
             await tx.run("INSERT INTO kept_secrets (id, sealed, kept) VALUES (?, ?, ?)", reference, sealed, now)
             # Not even a hash of the value: a short secret could be guessed from it.
-            await record_change(tx, self._env, "vault set", name, None, ACTOR.get())
+            await record_change(tx, self._env, "vault set", name, None, who)
             return not gone
 
         return await self._database.write(work)
@@ -111,12 +111,12 @@ class KeptSecrets:
 
     async def remove(self, name: str) -> None:
         """Delete a secret of the vault; NotFound when there is none."""
-        reference = vault_reference(name)
+        reference, who = vault_reference(name), ACTOR.get()
 
         async def work(tx: Transaction) -> bool:
             gone = await tx.run("DELETE FROM kept_secrets WHERE id = ?", reference)
             if gone:
-                await record_change(tx, self._env, "vault removed", name, None, ACTOR.get())
+                await record_change(tx, self._env, "vault removed", name, None, who)
             return bool(gone)
 
         if not await self._database.write(work):

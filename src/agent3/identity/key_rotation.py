@@ -79,7 +79,8 @@ async def rewrap_all(database: Database, keys: Sequence[bytes], env: Env) -> Rew
         for start in range(0, len(waiting), _AT_ONCE):
             done += await _replace(database, place, waiting[start : start + _AT_ONCE])
     if done:
-        await database.write(lambda tx: record_change(tx, env, "vault rotated", "master key", None, ACTOR.get()))
+        who = ACTOR.get()
+        await database.write(lambda tx: record_change(tx, env, "vault rotated", "master key", None, who))
     return Rewrapped(done, already, others)
 
 

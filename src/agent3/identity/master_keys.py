@@ -73,7 +73,9 @@ class MasterKeys:
     async def _load(self) -> list[bytes]:
         if self._reference:
             scheme, _, name = self._reference.partition(":")
-            text = await _ask_keyring(name) if scheme == "keyring" else (await self._vault.get(self._reference)).reveal()
+            text = (
+                await _ask_keyring(name) if scheme == "keyring" else (await self._vault.get(self._reference)).reveal()
+            )
             return _parse(text)
         if self._url.startswith(("sqlite:", ":memory:")):
             return [secrets.token_bytes(32)]  # in memory: what is sealed ends with the process

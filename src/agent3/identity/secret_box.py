@@ -1,7 +1,7 @@
 """Sealing short texts, so that what must wait in a database cannot be read there.
 
-Envelope encryption with AES-256-GCM: each text has a data key of its own, and the data key is encrypted under a key that
-is derived from a secret of the operator's. So that secret can be replaced without touching the texts. What a text
+Envelope encryption with AES-256-GCM: each text has a data key of its own, and the data key is encrypted under a key
+that is derived from a secret of the operator's. So that secret can be replaced without touching the texts. What a text
 belongs to is authenticated with it, so that it opens nowhere else. Where secrets come from and what is sealed is not
 known here.
 """

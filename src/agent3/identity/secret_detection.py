@@ -64,7 +64,7 @@ _PARAMETER = re.compile(r"[?&]([^\s=&?#]+)=([^\s&#]+)")
 
 
 def variable(value: str) -> str | None:
-    """The name in a value that is a reference and nothing else; that of a secret of the vault begins with ``vault:``."""
+    """The name in a value that is a reference and nothing else; one of the vault's begins with ``vault:``."""
     match = _WHOLE.fullmatch(value.strip())
     return next((group for group in match.groups() if group), None) if match else None
 

@@ -269,7 +269,12 @@ def _must_hide(name: str, value: Secret, places: set[str]) -> bool:
     The home folder may stand in an address too, and must not be struck out of every path that comes back.
     """
     plain = value.reveal()
-    return name.startswith(VAULT) or names_secret(name) or looks_secret(plain) or any(holds_secret(place, plain) for place in places)
+    return (
+        name.startswith(VAULT)
+        or names_secret(name)
+        or looks_secret(plain)
+        or any(holds_secret(place, plain) for place in places)
+    )
 
 
 def _of_vault(value: str) -> str | None:
@@ -297,7 +302,8 @@ def _fill(address: str, put: Put) -> str:
         # A variable that is a reference and nothing else is put in when the program is started.
         environment = command.get("env") or {}
         filled["env"] = {
-            name: value if variable(value) is not None and not _is_kept(value) else put(name, value) for name, value in environment.items()
+            name: value if variable(value) is not None and not _is_kept(value) else put(name, value)
+            for name, value in environment.items()
         }
         return _STDIO + json.dumps({key: filled[key] for key in filled if key in command or filled[key]})
     bare, question, query = address.partition("?")
