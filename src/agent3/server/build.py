@@ -26,6 +26,7 @@ from agent3.identity.clients import StoredClients
 from agent3.identity.data_keys import OpenDatabase, open_stored
 from agent3.identity.gateway_id import gateway_id, scope_key
 from agent3.identity.kept_secrets import KeptSecrets
+from agent3.identity.logins import Logins
 from agent3.identity.master_keys import MasterKeys
 from agent3.identity.own_keys import OwnKeys
 from agent3.identity.secret_refs import missing_references
@@ -185,6 +186,7 @@ def _assemble(
     master_keys = MasterKeys(settings.storage.seal, url, plain)
     kept = KeptSecrets(database, plain, master_keys, env)
     sign_ins = SignIns(database, kept, master_keys, env)
+    logins = Logins(database, env)
     own_keys = OwnKeys(database, master_keys, env)
     news = News(database, env.id())
     files = blob_folder(settings, url)
@@ -245,6 +247,7 @@ def _assemble(
         callbacks=Callbacks(outbox, env),
         own_agents=functions.connector.agents,
         propose=proposals,
+        logins=logins,
         scope=scope,
         audit_key=partial(own_keys.key, "audit"),
         gateway=services.policy.gateway,
@@ -274,5 +277,5 @@ def _assemble(
         return found
 
     gateway.notes = notes
-    registration = Registration(directory, protocols, sign_ins, kept, core.parts.prices, services.policy)
+    registration = Registration(directory, protocols, sign_ins, kept, core.parts.prices, services.policy, logins)
     return Server(services, gateway, protocols, registration, renewals, Readiness(env), llm)

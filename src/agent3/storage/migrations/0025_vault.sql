@@ -4,6 +4,7 @@
 CREATE TABLE logins (
     principal TEXT NOT NULL,
     agent TEXT NOT NULL,
+    place TEXT NOT NULL,
     reference TEXT NOT NULL,
     created DOUBLE PRECISION NOT NULL,
     PRIMARY KEY (principal, agent)
