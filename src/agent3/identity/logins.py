@@ -1,7 +1,7 @@
 """Logins: what single users reach an agent with, in place of what it was added with.
 
-A login names a credential by reference, as a route does: a sign-in (``oauth:ID``) or a sealed secret (``kept:NAME``). It
-is used only where its agent was when the user logged in, so that it follows no agent to another address.
+A login names a credential by reference, as a route does: a sign-in (``oauth:ID``) or a sealed secret (``kept:NAME``).
+It is used only where its agent was when the user logged in, so that it follows no agent to another address.
 """
 
 from __future__ import annotations
