@@ -92,7 +92,8 @@ class Storage(Struct, frozen=True, forbid_unknown_fields=True):
     artifacts: str = ""
     """Folder for large results; if empty, ``artifacts`` beside the database."""
     seal: str = ""
-    """``env:NAME`` of the secret that encrypts tokens and own keys; if empty, a file beside the embedded database."""
+    """The master key, which encrypts what is stored: ``env:NAME``, ``file:PATH`` (readable by its owner alone) or
+    ``keyring:NAME``. If empty, a key in a file beside the embedded database seals secrets, tokens and own keys only."""
 
 
 class Calls(Struct, frozen=True, forbid_unknown_fields=True):

@@ -47,7 +47,7 @@ class ArtifactStore:
         most_bytes: int = 0,
     ):
         self._database = database
-        self._blobs = blobs
+        self.blobs = blobs
         self._env = env
         self._keep = keep_days * _DAY
         self._most = most
@@ -57,7 +57,7 @@ class ArtifactStore:
         """Keep some bytes for the caller; the id is good only for that caller. TooLarge where it keeps too much."""
         if call.principal.kind != "local" and (self._most or self._most_bytes):
             await self._check_room(call.principal.id, len(body))
-        digest = await self._blobs.put(body)
+        digest = await self.blobs.put(body)
         artifact = self._env.id()
         now = self._env.now()
         covered = (artifact, call.principal.id, digest, name, media_type)
@@ -98,7 +98,7 @@ class ArtifactStore:
             raise NotFound(f"You have no artifact {artifact[:100]!r}. It may have expired.")
         if not is_whole(row["checksum"], *(row[column] for column in ("id", "owner", "sha256", "name", "media_type"))):
             raise Corrupt(f"Artifact {artifact} is damaged: its row no longer matches its checksum. Restore a backup.")
-        return StoredArtifact(artifact, row["name"], row["media_type"], await self._blobs.get(row["sha256"]))
+        return StoredArtifact(artifact, row["name"], row["media_type"], await self.blobs.get(row["sha256"]))
 
     async def expire(self) -> int:
         """Remove artifacts past their time, with the bytes that no other needs; how many."""
@@ -120,7 +120,7 @@ class ArtifactStore:
             for digest in sorted(set(hashes)):
                 if await self._database.one("SELECT id FROM artifacts WHERE sha256 = ? LIMIT 1", digest) is None:
                     # Bytes that have just been put stay: the row that refers to them is about to be written.
-                    await self._blobs.discard(digest, _YOUNG)
+                    await self.blobs.discard(digest, _YOUNG)
             removed += len(hashes)
             if len(hashes) < _AT_ONCE:
                 break

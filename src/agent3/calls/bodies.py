@@ -20,7 +20,9 @@ from agent3.errors import Agent3Error, StorageError
 from agent3.model import Call, Outcome, Part, Working
 from agent3.observe import logs
 from agent3.observe.metrics import Metrics
+from agent3.security.sensitive import Sensitive
 from agent3.storage import Database
+from agent3.storage.at_rest import Private
 
 __all__ = ["Bodies"]
 
@@ -34,6 +36,7 @@ _AT_ONCE = 200
 _CUT = "… (cut)"
 _COLUMNS = ("id", "at", "kind", "request", "response")
 _Row: TypeAlias = tuple[Any, ...]
+_Kept: TypeAlias = "tuple[Call, Outcome | None, int, Sensitive | None]"
 
 
 class Bodies:
@@ -48,16 +51,19 @@ class Bodies:
         self._kind = kind
         self._longest = longest
         self.on = kind != "off"
-        self._waiting: deque[tuple[Call, Outcome | None, int]] = deque()
+        self._waiting: deque[_Kept] = deque()
         self._size = 0
         self._writer: asyncio.Task[None] | None = None
 
-    def keep(self, call: Call, outcome: Outcome | None, size: int) -> None:
-        """Keep what a turn was given, and how it ended; ``size`` is about the bytes of both. Never waits."""
+    def keep(self, call: Call, outcome: Outcome | None, size: int, sensitive: Sensitive | None = None) -> None:
+        """Keep what a turn was given, and how it ended; ``size`` is about the bytes of both. Never waits.
+
+        Of what is ``sensitive`` only a hash is kept.
+        """
         if len(self._waiting) >= _WAITING or self._size + size > _WAITING_BYTES:
             self._metrics.events_dropped.inc(("call body",))
             return
-        self._waiting.append((call, outcome, size))
+        self._waiting.append((call, outcome, size, sensitive))
         self._size += size
         if self._writer is None or self._writer.done():
             self._writer = asyncio.get_running_loop().create_task(self._write_all(), name="bodies")
@@ -77,7 +83,7 @@ class Bodies:
             except Exception as error:  # noqa: BLE001 - those that come next are to be written
                 self._lose(len(some), error)
             finally:
-                self._size -= sum(size for _, _, size in some)
+                self._size -= sum(size for _, _, size, _ in some)
 
     async def _append(self, rows: list[_Row]) -> None:
         try:
@@ -95,31 +101,34 @@ class Bodies:
         self._metrics.events_dropped.inc(("call body",), count)
         log.error("ledger: %d bodies are lost: %s", count, error)
 
-    def _rows(self, some: list[tuple[Call, Outcome | None, int]]) -> list[_Row]:
+    def _rows(self, some: list[_Kept]) -> list[_Row]:
         rows = []
-        for call, outcome, _ in some:
+        for call, outcome, _, sensitive in some:
             try:
-                rows.append(self._row(call, outcome))
+                rows.append(self._row(call, outcome, sensitive))
             except Exception as error:  # noqa: BLE001 - it holds something that has no JSON form
                 self._lose(1, error)
         return rows
 
-    def _row(self, call: Call, outcome: Outcome | None) -> _Row:
+    def _row(self, call: Call, outcome: Outcome | None, sensitive: Sensitive | None) -> _Row:
+        hides_input = sensitive if sensitive is not None and sensitive.in_input else None
         sent: dict[str, Any] = {}
         if call.input is not None:
-            sent["input"] = call.input
+            sent["input"] = call.input if hides_input is None else hides_input.hide_input(call.input)
         if call.parts:
-            sent["parts"] = _plain_parts(call.parts)
+            sent["parts"] = _plain_parts(call.parts, hides_input)
         if call.answers:
-            sent["answers"] = msgspec.to_builtins(call.answers)
+            given = msgspec.to_builtins(call.answers)
+            sent["answers"] = given if hides_input is None else hides_input.hide_text(str(given))
         got: Any = None
         if outcome is not None and not isinstance(outcome, Working):
-            got = {"parts": _plain_parts(outcome.parts)}
+            got = {"parts": _plain_parts(outcome.parts, sensitive, output=True)}
             if questions := getattr(outcome, "questions", ()):
                 got["questions"] = msgspec.to_builtins(questions)
             if message := getattr(outcome, "message", None):
-                got["error"] = message
-        return (call.id, self._env.now(), self._kind, self._text(sent), None if got is None else self._text(got))
+                got["error"] = message if sensitive is None else sensitive.hide_in_message(message, call.input)
+        request, response = Private(self._text(sent)), None if got is None else Private(self._text(got))
+        return (call.id, self._env.now(), self._kind, request, response)
 
     def _text(self, value: Any) -> str:
         try:
@@ -131,15 +140,19 @@ class Bodies:
         return logs.hide_secrets(raw.decode("utf-8", "replace").replace("\x00", "\ufffd"), self._longest, _CUT)
 
 
-def _plain_parts(parts: tuple[Part, ...]) -> list[dict[str, Any]]:
+def _plain_parts(
+    parts: tuple[Part, ...], sensitive: Sensitive | None = None, *, output: bool = False
+) -> list[dict[str, Any]]:
     """Parts without their bytes: a picture says nothing to who reads a log."""
+    hides = sensitive if sensitive is not None and (sensitive.in_output if output else sensitive.in_input) else None
     plain = []
     for part in parts:
         shown: dict[str, Any] = {}
         if part.text is not None:
-            shown["text"] = part.text
+            shown["text"] = part.text if hides is None else hides.hide_text(part.text)
         if part.data is not UNSET:
-            shown["data"] = part.data
+            hide = None if hides is None else hides.hide_output if output else hides.hide_input
+            shown["data"] = part.data if hide is None else hide(part.data)
         if part.raw is not None:
             shown["raw"] = f"<{len(part.raw)} bytes, sha256:{hashlib.sha256(part.raw).hexdigest()}>"
         for name in ("url", "artifact", "media_type", "name"):

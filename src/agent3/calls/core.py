@@ -32,6 +32,7 @@ from agent3.calls.steps.ledger import FRACTIONS, Ledger
 from agent3.calls.steps.resolve import Propose
 from agent3.env import REAL, Env
 from agent3.errors import Agent3Error
+from agent3.identity.logins import Logins
 from agent3.identity.secrets import EnvironmentVault, Vault
 from agent3.model import Call, Capability, Connector, Handler, Outcome, Turn
 from agent3.observe.metrics import METRICS, Metrics
@@ -104,6 +105,7 @@ class Core:
         order: Sequence[type[Step]] | None = None,
         chain: type[Chain] = Chain,
         propose: Propose | None = None,
+        logins: Logins | None = None,
         scope: CallerScope | None = None,
         audit_key: Callable[[], Awaitable[Signer]] | None = None,
         audited: bool = True,
@@ -157,6 +159,7 @@ class Core:
             park=Park(env, metrics, how.parked, how.parked_seconds),
             lookup=lookup,
             propose=propose,
+            logins=logins,
             scope=scope,
             gateway=gateway,
         )

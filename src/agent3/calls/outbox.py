@@ -16,24 +16,26 @@ from urllib.parse import urlsplit
 
 import msgspec
 from msgspec import Struct
+from msgspec.structs import replace
 
 from agent3 import failpoints
 from agent3.calls.webhooks import keys_of, signed, signed_by
 from agent3.env import Env
 from agent3.errors import Agent3Error, Corrupt, SecurityError, SetupError, StorageError, Unavailable
 from agent3.identity.own_keys import OwnKey, OwnKeys
-from agent3.identity.secret_box import seal, unseal
+from agent3.identity.secret_box import is_sealed_with, rewrap, seal, unseal
 from agent3.identity.secrets import Vault
 from agent3.jsonrpc import parse_retry_after
 from agent3.observe.logs import get as logger
 from agent3.observe.metrics import Metrics
 from agent3.queue import Lease, Queue, QueueFull, Rules
+from agent3.queue.messages import checksum
 from agent3.security.outbound import Gate, Policy
 from agent3.settings import Settings
 from agent3.storage import Database, Row, Transaction
 from agent3.storage.checksums import is_whole, sum_of
 
-__all__ = ["KEY", "NAME", "Delivery", "Outbox", "Receipt"]
+__all__ = ["KEY", "NAME", "Delivery", "Outbox", "Receipt", "rewrap_waiting"]
 
 log = logger("webhooks")
 
@@ -385,6 +387,33 @@ class Outbox:
         # It goes with the end of its message, which a full disk does not prevent; else it would be sent for ever.
         values = (ended, delivered, lease.attempt, lease.id)
         await self._database.write(lambda tx: tx.run(_NOTE, *values), frees=True, calm=True)
+
+
+async def rewrap_waiting(database: Database, keys: Sequence[bytes], env: Env) -> int:
+    """Put the sealed headers of deliveries that have not ended under the first of the keys; how many."""
+    done, seq = 0, 0
+    while True:
+        rows = await database.all(
+            "SELECT seq, id, context, body FROM queue_messages WHERE queue = ? AND seq > ? ORDER BY seq LIMIT 100",
+            NAME,
+            seq,
+        )
+        for row in rows:
+            seq, before = row["seq"], bytes(row["body"])
+            with suppress(SetupError, msgspec.MsgspecError):  # another secret sealed it, or it is damaged
+                delivery = msgspec.json.decode(before, type=Delivery)
+                place = _place(delivery.owner, delivery.url)
+                if not delivery.sealed or is_sealed_with(keys[0], delivery.sealed):
+                    continue
+                sealed = rewrap(keys, delivery.sealed, env) or seal(
+                    keys[0], unseal(keys, delivery.sealed, place), place, env
+                )
+                body = msgspec.json.encode(replace(delivery, sealed=sealed))
+                values = body, checksum(row["id"], row["context"], body), seq
+                changed = "UPDATE queue_messages SET body = ?, checksum = ? WHERE seq = ?"
+                done += await database.write(lambda tx, v=values, sql=changed: tx.run(sql, *v))
+        if len(rows) < 100:
+            return done
 
 
 def _place(owner: str, url: str) -> str:

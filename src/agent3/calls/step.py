@@ -15,6 +15,7 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, ClassVar, NamedTuple, TypeAlias
 
 from agent3.env import Env
+from agent3.identity.logins import Logins
 from agent3.identity.secrets import Vault
 from agent3.model import (
     Agent,
@@ -97,6 +98,8 @@ class Parts:
     lookup: Callable[[str, str], Awaitable[tuple[Agent, Capability]]]
     """An agent and a capability by their names; NotFound where there is none."""
     propose: Propose | None = None
+    logins: Logins | None = None
+    """What single users reach agents with; None where nobody logs in."""
     scope: CallerScope | None = None
     """Derives the ids that leave in a caller's name; None where everything is this program's own."""
     gateway: str = ""

@@ -16,9 +16,10 @@ from agent3.calls.audit import Broken, IsSigned, export_lines, read_lines, verif
 from agent3.cli.options import load_database_settings
 from agent3.env import REAL
 from agent3.errors import SetupError, ValidationError
+from agent3.identity.data_keys import open_stored
 from agent3.identity.own_keys import OwnKey, is_signed_with, open_own_keys
 from agent3.settings import database_url
-from agent3.storage import Database, open_database
+from agent3.storage import Database
 from agent3.terminal.options import DatabaseOptions
 from agent3.terminal.output import clean, print_note, print_result
 
@@ -109,7 +110,7 @@ def use_database(options: DatabaseOptions, work: Callable[[Database, OwnKey | No
     url = database_url(settings)
 
     async def run() -> T:
-        database = await open_database(url, max_bytes=settings.storage.max_bytes)
+        database = (await open_stored(settings, url=url)).database
         try:
             try:
                 own: OwnKey | None = await open_own_keys(database, settings.storage.seal, url, REAL).key("audit")

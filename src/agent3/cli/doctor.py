@@ -27,6 +27,7 @@ from agent3.env import REAL, Env
 from agent3.errors import Agent3Error
 from agent3.gateway.dead_letters import Letters
 from agent3.identity.clients import StoredClients
+from agent3.identity.data_keys import open_stored
 from agent3.identity.doorkeeper import Doorkeeper
 from agent3.identity.secret_refs import references_in
 from agent3.identity.secrets import EnvironmentVault
@@ -34,7 +35,7 @@ from agent3.observe.metrics import Metrics
 from agent3.protocols.nlweb.browser import chromium
 from agent3.protocols.nlweb.browser import installation as browsers
 from agent3.settings import Settings, data_folder, database_url, find_misspelt_variables
-from agent3.storage import Database, open_database
+from agent3.storage import Database
 from agent3.storage.connect import sqlite_path
 from agent3.storage.leases import NOW
 from agent3.terminal.options import DatabaseOptions
@@ -107,7 +108,7 @@ def make_check(name: str, state: State, detail: str, remedy: str = "") -> Check:
 async def load_clients(settings: Settings, env: Env) -> StoredClients | None:
     """The clients in the database; None where that cannot be read, which its own check says."""
     try:
-        database = await open_database(database_url(settings), env=env, max_bytes=settings.storage.max_bytes)
+        database = (await open_stored(settings, env=env)).database
     except Agent3Error:
         return None
     try:
@@ -153,7 +154,7 @@ async def check_database(settings: Settings, env: Env) -> list[Check]:
     """The state of the database; if it can be read, also its clock, leases, dead letters and credentials."""
     began = (env.now(), env.monotonic())
     try:
-        database = await open_database(database_url(settings), env=env, max_bytes=settings.storage.max_bytes)
+        database = (await open_stored(settings, env=env)).database
     except Agent3Error as error:
         return [make_check("database", "fail", error.message, "Follow the advice above.")]
     try:

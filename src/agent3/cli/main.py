@@ -74,6 +74,14 @@ for _name, _place, _help in (
         "Let a capability answer for another one while that is down; without arguments, list these routes.",
     ),
     ("client", "agent3.cli.clients:app", "Clients: who may call over the network, and with which keys."),
+    (
+        "login",
+        "agent3.cli.logins:login",
+        "Log a user in to an agent: their calls go out with a credential of their own.",
+    ),
+    ("logout", "agent3.cli.logins:logout", "Forget what a user logged in to an agent with."),
+    ("vault", "agent3.cli.vault:app", "Secrets that agents are reached with, encrypted in the database."),
+    ("data", "agent3.cli.personal_data:app", "What is held of a caller: export it, or erase it."),
     ("dlq", "agent3.cli.dead_letters:app", "Dead letters: calls and messages that could not be delivered."),
     (
         "audit",

@@ -17,6 +17,7 @@ from contextlib import suppress
 from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
+from secrets import token_hex
 from typing import Any
 from urllib.parse import urlsplit
 
@@ -31,6 +32,7 @@ from agent3.errors import (
     CallTimeout,
     Conflict,
     LoopDetected,
+    NotFound,
     SecurityError,
     SetupError,
     TargetError,
@@ -42,13 +44,14 @@ from agent3.gateway.catalogs import fetch_json, is_catalog, read_catalog
 from agent3.gateway.pins import MODE, Mode
 from agent3.gateway.protocol import Found, Given, Protocol
 from agent3.gateway.strangers import admit_described, check_listed, check_name, needs_secret
-from agent3.identity.kept_secrets import KeptSecrets, kept_in
+from agent3.identity.kept_secrets import KeptSecrets, kept_in, kept_reference
+from agent3.identity.logins import Logins
 from agent3.identity.loopback_redirect import Landing
 from agent3.identity.oauth import origin_of
-from agent3.identity.secret_refs import check_query
+from agent3.identity.secret_refs import check_query, references_in
 from agent3.identity.secrets import Vault
-from agent3.identity.sign_ins import Plan, SignIns, SignInWish, references_of
-from agent3.model import Agent, Route, agent_id, place_of
+from agent3.identity.sign_ins import SCHEME, Plan, SignInEntry, SignIns, SignInWish, references_of
+from agent3.model import Agent, Route, agent_id, own_routes, place_of
 from agent3.security.outbound import Gate, Policy
 
 __all__ = ["Added", "OnProgress", "Registration", "named_credential"]
@@ -97,6 +100,7 @@ class Registration:
         kept: KeptSecrets,
         prices: Prices,
         policy: Policy,
+        logins: Logins,
     ):
         self._directory = directory
         self._protocols = protocols
@@ -104,6 +108,7 @@ class Registration:
         self._kept = kept
         self._prices = prices
         self._policy = policy
+        self._logins = logins
 
     async def add(
         self,
@@ -175,6 +180,7 @@ class Registration:
         agent = await self._find(name)
         await self._directory.remove(name)
         await self._prices.refresh()
+        await self._forget_logins(name)
         if agent is not None:
             await self._forget(agent)
 
@@ -382,6 +388,10 @@ class Registration:
         for protocol in self._protocols.values():
             await protocol.on_removed(gone)
 
+    async def _forget_logins(self, agent: str) -> None:
+        for user in await self._logins.of_agent(agent):
+            await self._drop_login(await self._logins.forget(user, agent))
+
     # Signing in
 
     async def _add_signed_in(
@@ -393,7 +403,7 @@ class Registration:
             raise SetupError("--sign-in gets a credential, --credential gives one. Say one or the other.")
         if route.address.startswith("stdio:"):
             raise SetupError("A program is not signed in to. Give its secret by --credential NAME=env:NAME.")
-        if "env:" in route.address or "${" in route.address:
+        if references_in(route):
             raise SetupError("--sign-in is for addresses without references in them. Give the plain address.")
         refusal: TargetRefused | None = None
         if protocol is None:
@@ -407,6 +417,14 @@ class Registration:
         entry = await protocol.sign_in(found, wish, refusal)
         if entry is None:
             raise _asks_for_none(route.address)
+        reference, agent = await self._sign_in(protocol, found, vault, wish, entry)
+        undo = partial(self._sign_ins.forget, reference)
+        return await _to_its_end(self._store(protocol, agent, found.name, undo, changes))
+
+    async def _sign_in(
+        self, protocol: Protocol, found: Found, vault: Vault, wish: SignInWish, entry: SignInEntry
+    ) -> tuple[str, Agent]:
+        """A new sign-in, and what there is behind it. What does not come to its end leaves nothing behind."""
         plan = Plan(
             entry.route.address,
             wish.way,
@@ -425,12 +443,71 @@ class Registration:
                 signed = dataclasses.replace(found, route=replace(entry.route, credential=reference))
                 agent = await _register(protocol, signed, vault)
                 if not self._sign_ins.finish(reference):
-                    raise _asks_for_none(route.address)
+                    raise _asks_for_none(found.route.address)
             except BaseException:
                 await self._sign_ins.forget(reference)
                 raise
-        undo = partial(self._sign_ins.forget, reference)
-        return await _to_its_end(self._store(protocol, agent, found.name, undo, changes))
+        return reference, agent
+
+    # Users
+
+    async def login(self, name: str, user: str, secret: str | None, wish: SignInWish) -> str:
+        """Let one user reach an agent with a credential of their own: a secret, or a sign-in; which of them it was.
+
+        AgentNotFound, or SetupError for an agent that is reached without a credential.
+        """
+        agent = await self._directory.get(name)
+        routes = [route for capability in agent.capabilities for route in own_routes(capability)]
+        route = next((one for one in routes if one.credential is not None), None)
+        if route is None:
+            raise SetupError(
+                f"{agent.id} was added without a credential, so nobody has one of their own for it. Add it again, with "
+                "--credential or --sign-in."
+            )
+        if secret is not None:
+            reference = kept_reference(f"login.{agent.id}.{token_hex(8)}")
+            await self._kept.keep({reference: secret})
+            way = "secret"
+        else:
+            protocol = self._protocols[route.protocol]
+            found = Found(_bare_route(agent, route), agent.name)
+            try:
+                await _register(protocol, found, self._sign_ins)
+                refusal = None
+            except TargetRefused as error:
+                refusal = error
+            entry = await protocol.sign_in(found, wish, refusal)
+            if entry is None:
+                raise SetupError(
+                    f"{agent.id} asks for no sign-in. To give a secret instead: agent3 login {agent.id} --key"
+                )
+            reference, _ = await self._sign_in(protocol, found, self._sign_ins, wish, entry)
+            way = "sign-in"
+        await self._drop_login(await self._logins.keep(user, agent.id, route, reference))
+        return way
+
+    async def logout(self, name: str, user: str) -> None:
+        """Forget what a user logged in with; NotFound where they did not."""
+        reference = await self._logins.forget(user, name)
+        if reference is None:
+            raise NotFound(f"{user} is not logged in to {name!r}. agent3 vault list says who is logged in where.")
+        await self._drop_login(reference)
+
+    async def _drop_login(self, reference: str | None) -> None:
+        if reference is None:
+            return
+        if reference.startswith(SCHEME):
+            await self._sign_ins.forget(reference)
+        else:
+            await self._kept.put_back({reference: None})
+
+
+def _bare_route(agent: Agent, route: Route) -> Route:
+    """How an agent was added, without a credential: by the address that it was given, where that is known."""
+    given = agent.meta.get("route")
+    address = str(given["address"]) if isinstance(given, dict) and "address" in given else route.address
+    meta = {name: value for name, value in route.meta.items() if name in ("registered", "origins")}
+    return Route(route.protocol, address, meta=meta)
 
 
 async def _to_its_end(work: Coroutine[Any, Any, Agent]) -> Agent:

@@ -10,10 +10,25 @@ import re
 from collections import Counter
 from urllib.parse import unquote_plus
 
-__all__ = ["LOGIN", "REFERENCE_INSIDE", "holds_secret", "looks_secret", "names_secret", "variable"]
+__all__ = [
+    "LOGIN",
+    "REFERENCE_INSIDE",
+    "VAULT",
+    "as_reference",
+    "holds_secret",
+    "looks_secret",
+    "names_secret",
+    "variable",
+]
 
-_WHOLE = re.compile(r"\$\{(?:env:|input:)?([A-Za-z_][A-Za-z0-9_]*)\}|\$([A-Za-z_][A-Za-z0-9_]*)|env:(\w+)")
-REFERENCE_INSIDE = re.compile(r"\$\{(?:env:|input:)?([A-Za-z_][A-Za-z0-9_]*)\}")
+VAULT = "vault:"
+"""How the reference to a secret of the vault begins."""
+_VAULT_NAME = r"vault:[A-Za-z0-9][A-Za-z0-9_.-]*"
+_WHOLE = re.compile(
+    rf"\$\{{(?:env:|input:)?([A-Za-z_][A-Za-z0-9_]*)\}}|\$([A-Za-z_][A-Za-z0-9_]*)|env:(\w+)|({_VAULT_NAME})"
+    rf"|\$\{{({_VAULT_NAME})\}}"
+)
+REFERENCE_INSIDE = re.compile(rf"\$\{{(?:env:|input:)?([A-Za-z_][A-Za-z0-9_]*|{_VAULT_NAME})\}}")
 
 _NAMES = (
     *("key", "token", "secret", "password", "passwd", "passphrase", "pwd", "credential", "credentials"),
@@ -49,9 +64,14 @@ _PARAMETER = re.compile(r"[?&]([^\s=&?#]+)=([^\s&#]+)")
 
 
 def variable(value: str) -> str | None:
-    """The name in a value that is a reference and nothing else."""
+    """The name in a value that is a reference and nothing else; one of the vault's begins with ``vault:``."""
     match = _WHOLE.fullmatch(value.strip())
     return next((group for group in match.groups() if group), None) if match else None
+
+
+def as_reference(name: str) -> str:
+    """The reference of a name that ``variable`` or ``REFERENCE_INSIDE`` found."""
+    return name if name.startswith(VAULT) else f"env:{name}"
 
 
 def names_secret(name: str) -> bool:

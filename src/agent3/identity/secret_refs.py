@@ -1,4 +1,4 @@
-"""References to secrets in addresses: ``https://host/${NAME}/mcp?key=env:NAME``, or ``server --token env:NAME``.
+"""References to secrets in addresses: ``https://host/${NAME}/mcp?key=env:NAME``, or ``server --token vault:NAME``.
 
 An address is stored as it was given, with references in the place of secrets. ``open_route`` puts in what they stand
 for when the target is spoken to, and says what has to be taken out of whatever comes back. A secret that stands in an
@@ -23,6 +23,8 @@ from agent3.identity.kept_secrets import KEPT
 from agent3.identity.secret_detection import (
     LOGIN,
     REFERENCE_INSIDE,
+    VAULT,
+    as_reference,
     holds_secret,
     looks_secret,
     names_secret,
@@ -72,9 +74,9 @@ async def _open_value(name: str, value: str, vault: Vault) -> tuple[str, list[Se
     """A value with what its references stand for, and what of that must not come back out."""
     whole = variable(value)
     if whole is not None or KEPT.fullmatch(value):
-        secret = await vault.get(value if whole is None else f"env:{whole}")
+        secret = await vault.get(value if whole is None else as_reference(whole))
         return secret.reveal(), [secret]
-    values = {found: await vault.get(f"env:{found}") for found in set(REFERENCE_INSIDE.findall(value))}
+    values = {found: await vault.get(as_reference(found)) for found in set(REFERENCE_INSIDE.findall(value))}
     hidden = [secret for found, secret in values.items() if _must_hide(found, secret, {name})]
     return REFERENCE_INSIDE.sub(lambda match: values[match[1]].reveal(), value), hidden
 
@@ -84,33 +86,37 @@ def refers_to_secret(route: Route) -> bool:
     if route.credential is not None or HEADERS in route.meta:
         return True
     address = route.address
-    return "env:" in address or "${" in address or "kept:" in address
+    return _may_refer(address)
+
+
+def _may_refer(address: str) -> bool:
+    return "env:" in address or "${" in address or "kept:" in address or VAULT in address
 
 
 def references_in(route: Route) -> set[str]:
-    """The secrets that opening a route would put into it: ``env:NAME`` and ``kept:AGENT.NAME``."""
+    """The secrets that opening a route would put into it: ``env:NAME``, ``vault:NAME`` and ``kept:AGENT.NAME``."""
     found: set[str] = set()
 
     def note(_: str, text: str) -> str:
         whole = variable(text)
         names = [whole] if whole is not None else REFERENCE_INSIDE.findall(text)
-        found.update({text} if KEPT.fullmatch(text) else {f"env:{name}" for name in names})
+        found.update({text} if KEPT.fullmatch(text) else map(as_reference, names))
         return text
 
     _fill(route.address, note)  # by the same walk as it is opened, so that no spelling is missed
     program = _command(route.address) if route.address.startswith(_STDIO) else {}
     for name, value in {**(program.get("env") or {}), **(route.meta.get(HEADERS) or {})}.items():
         note(name, value)
-    if route.credential is not None and route.credential.startswith(("env:", "kept:")):
+    if route.credential is not None and route.credential.startswith(("env:", "kept:", VAULT)):
         found.add(route.credential)
     return found
 
 
 async def missing_references(agent: Agent, vault: Vault) -> list[str]:
-    """Those of an agent's references to environment variables that lead nowhere in this process."""
+    """Those of an agent's references to environment variables and to the vault that lead nowhere in this process."""
     missing = []
     references = set().union(*(references_in(route) for one in agent.capabilities for route in one.routes))
-    for reference in sorted(one for one in references if one.startswith("env:")):
+    for reference in sorted(one for one in references if one.startswith(("env:", VAULT))):
         try:
             await vault.get(reference)
         except SetupError:
@@ -136,7 +142,7 @@ def check_query(url: str) -> str:
 
 
 def _store_segment(segment: str) -> str:
-    plain = re.sub(r"^env:(\w+)$", r"${\1}", unquote(segment))
+    plain = re.sub(r"^(?:env:(?=\w+$)|(?=vault:))([\w:.-]+)$", r"${\1}", unquote(segment))
     if looks_secret(REFERENCE_INSIDE.sub("", plain)):
         raise _refusal("The path of the address")
     return (
@@ -186,8 +192,9 @@ def _name_arguments(words: Sequence[str]) -> Iterator[tuple[str, str]]:
 
 def _refusal(what: str) -> SetupError:
     return SetupError(
-        f"{what} holds a secret itself, and secrets are not stored. Put it into an environment variable of the gateway "
-        "and write env:NAME in its place, or ${NAME} inside a longer text."
+        f"{what} holds a secret itself, and secrets are not stored in the open. Put it into an environment variable of "
+        "the gateway and write env:NAME in its place, or ${NAME} inside a longer text; or into the vault, by agent3 "
+        "vault set NAME, and write vault:NAME."
     )
 
 
@@ -198,7 +205,7 @@ def _refers(text: str) -> bool:
 def _store(value: str) -> str:
     """References in the one form in which they are kept."""
     if (name := variable(value)) is not None:
-        return f"env:{name}"
+        return as_reference(name)
     return REFERENCE_INSIDE.sub(lambda match: "${" + match[1] + "}", value)
 
 
@@ -223,7 +230,7 @@ async def resolve(address: str, vault: Vault) -> tuple[str, tuple[Secret, ...]]:
 
     SetupError names a variable that is not set.
     """
-    if "env:" not in address and "${" not in address and "kept:" not in address:
+    if not _may_refer(address):
         return address, ()
     places: dict[str, set[str]] = {}
 
@@ -234,10 +241,10 @@ async def resolve(address: str, vault: Vault) -> tuple[str, tuple[Secret, ...]]:
         return text
 
     _fill(address, note)
-    values = {name: await vault.get(f"env:{name}") for name in places}
+    values = {name: await vault.get(as_reference(name)) for name in places}
 
     environment = _command(address).get("env", {}) if address.startswith(_STDIO) else {}
-    kept = {value: await vault.get(value) for value in environment.values() if KEPT.fullmatch(value)}
+    kept = {value: await vault.get(_of_vault(value) or value) for value in environment.values() if _is_kept(value)}
 
     def put(_: str, text: str) -> str:
         if text in kept:
@@ -249,7 +256,7 @@ async def resolve(address: str, vault: Vault) -> tuple[str, tuple[Secret, ...]]:
     hidden = [secret for name, secret in values.items() if _must_hide(name, secret, places[name])] + [*kept.values()]
     # The secrets among the variables that a program gets whole from our environment.
     for place, value in environment.items():
-        if (name := variable(value)) is not None:
+        if (name := variable(value)) is not None and value not in kept:
             with suppress(SetupError):  # starting the program says what is missing
                 secret = await vault.get(f"env:{name}")
                 hidden += [secret] if _must_hide(name, secret, {place}) else []
@@ -262,7 +269,23 @@ def _must_hide(name: str, value: Secret, places: set[str]) -> bool:
     The home folder may stand in an address too, and must not be struck out of every path that comes back.
     """
     plain = value.reveal()
-    return names_secret(name) or looks_secret(plain) or any(holds_secret(place, plain) for place in places)
+    return (
+        name.startswith(VAULT)
+        or names_secret(name)
+        or looks_secret(plain)
+        or any(holds_secret(place, plain) for place in places)
+    )
+
+
+def _of_vault(value: str) -> str | None:
+    """The reference of a value that stands for a secret of the vault and nothing else."""
+    name = variable(value)
+    return name if name is not None and name.startswith(VAULT) else None
+
+
+def _is_kept(value: str) -> bool:
+    """Whether a value stands for a secret of the database, which only we can read: a program cannot."""
+    return KEPT.fullmatch(value) is not None or _of_vault(value) is not None
 
 
 def _command(address: str) -> dict[str, Any]:
@@ -279,7 +302,8 @@ def _fill(address: str, put: Put) -> str:
         # A variable that is a reference and nothing else is put in when the program is started.
         environment = command.get("env") or {}
         filled["env"] = {
-            name: value if variable(value) is not None else put(name, value) for name, value in environment.items()
+            name: value if variable(value) is not None and not _is_kept(value) else put(name, value)
+            for name, value in environment.items()
         }
         return _STDIO + json.dumps({key: filled[key] for key in filled if key in command or filled[key]})
     bare, question, query = address.partition("?")

@@ -34,7 +34,7 @@ class EnvironmentVault:
             shown = f"begins with {scheme[:20]!r}" if found else "has no scheme"
             raise SetupError(
                 f"The reference to the credential {shown}. Write env:NAME, with the name of the environment variable "
-                "that holds it."
+                "that holds it, or, where a gateway has a vault, vault:NAME."
             )
         value = self._environment.get(name)
         if not value:

@@ -8,7 +8,7 @@ its authorization server in a way of its own registers how.
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Awaitable, Callable, Mapping
+from collections.abc import Awaitable, Callable, Coroutine, Mapping
 from dataclasses import dataclass
 from shlex import quote
 from typing import Any, Literal, NoReturn, TypeAlias, TypeVar
@@ -226,6 +226,7 @@ class _SharedToken:
         self._recent: list[Secret] = []
         self._stored: dict[str, Any] | None = None
         self._lock = asyncio.Lock()
+        self._renewing: set[asyncio.Future[Any]] = set()
         self._token: AccessToken
         if plan.flow is not None:
             self._token = FlowToken(
@@ -245,9 +246,7 @@ class _SharedToken:
     async def headers(self, gate: Gate) -> Mapping[str, str]:
         """What the next request carries, renewed where its time is nearly over."""
         if self._token.header is not None and self._token.due:
-            async with self._lock:
-                if self._token.due:
-                    await self._renew_in_time(gate)
+            await self._to_its_end(self._renew_if_due(gate))
         if self._token.header is not None:
             return {"Authorization": self._token.header}
         if self._plan.way == "person" and self.version:
@@ -256,6 +255,29 @@ class _SharedToken:
 
     async def renew(self, gate: Gate, sent: Mapping[str, str], refused: Refusal) -> bool:
         """Get a better one after a refusal: what another process has got, by refreshing, or from the start."""
+        renewing = self._renew(gate, sent, refused)
+        # A person who is sent out may give up; nobody waits for them any longer than for their command.
+        return await (renewing if self.sign_in is not None else self._to_its_end(renewing))
+
+    async def _to_its_end(self, work: Coroutine[Any, Any, T]) -> T:
+        """Whoever leaves meanwhile leaves the work to itself: a refresh token that was used up must not be lost before
+        the new one is stored."""
+        doing = asyncio.ensure_future(work)
+        self._renewing.add(doing)
+        doing.add_done_callback(self._end_renewal)
+        return await asyncio.shield(doing)
+
+    def _end_renewal(self, done: asyncio.Future[Any]) -> None:
+        self._renewing.discard(done)
+        if not done.cancelled() and (error := done.exception()) is not None:
+            log.debug("a token was not renewed: %s", error)  # whoever waits gets it; somebody may have left
+
+    async def _renew_if_due(self, gate: Gate) -> None:
+        async with self._lock:
+            if self._token.due:
+                await self._renew_in_time(gate)
+
+    async def _renew(self, gate: Gate, sent: Mapping[str, str], refused: Refusal) -> bool:
         async with self._lock:
             if sent.get("Authorization") != self._token.header:
                 return True

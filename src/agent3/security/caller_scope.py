@@ -22,6 +22,11 @@ class CallerScope:
     def __init__(self, key: bytes):
         self._key = key
 
+    @property
+    def record_key(self) -> bytes:
+        """A key for the hashes that stand in records for what is sensitive."""
+        return hmac.digest(self._key, b"records", "sha256")
+
     def derive(self, principal: Principal, kind: Literal["context", "key"], value: str) -> str:
         """The id that stands for a caller's own word, in the form of a UUID: some targets take no other."""
         text = "\0".join((principal.id, kind, value))

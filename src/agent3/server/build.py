@@ -23,8 +23,10 @@ from agent3.gateway.protocol import Protocol, Services
 from agent3.gateway.registration import Registration
 from agent3.gateway.renewal import Renewals
 from agent3.identity.clients import StoredClients
+from agent3.identity.data_keys import OpenDatabase, open_stored
 from agent3.identity.gateway_id import gateway_id, scope_key
 from agent3.identity.kept_secrets import KeptSecrets
+from agent3.identity.logins import Logins
 from agent3.identity.master_keys import MasterKeys
 from agent3.identity.own_keys import OwnKeys
 from agent3.identity.secret_refs import missing_references
@@ -42,7 +44,8 @@ from agent3.security.outbound import Policy
 from agent3.server.protocols import load_protocols
 from agent3.server.readiness import Readiness
 from agent3.settings import Llm, Settings, database_url
-from agent3.storage import Blobs, Database, open_database
+from agent3.storage import Blobs, Database
+from agent3.storage.at_rest import encrypt_blobs
 from agent3.storage.notifications import News
 
 if TYPE_CHECKING:
@@ -111,12 +114,13 @@ async def build(
     them. Nor does it renew cards, for it is gone before they come.
     """
     url = database_url(settings)
-    database = await open_database(url, env=env, max_bytes=settings.storage.max_bytes)
+    stored = await open_stored(settings, url=url, env=env)
+    database = stored.database
     try:
         own_id = await gateway_id(database, env)
         chosen = METRICS if metrics is None else metrics
         scope = CallerScope(await scope_key(database, env))
-        server = _assemble(settings, database, url, own_id, scope, agents, env, chosen, take_over)
+        server = _assemble(settings, stored, url, own_id, scope, agents, env, chosen, take_over)
         core = server.core
         departures = Departures(server.directory, server.protocols)
         try:
@@ -167,7 +171,7 @@ def _language_model(settings: Llm, vault: Vault) -> Anthropic | OpenAICompatible
 
 def _assemble(
     settings: Settings,
-    database: Database,
+    stored: OpenDatabase,
     url: str,
     own_id: str,
     scope: CallerScope,
@@ -177,10 +181,12 @@ def _assemble(
     lasting: bool,
 ) -> Server:
     """The gateway, not started yet. Parts that need one that is made later reach it through ``services``."""
+    database = stored.database
     plain = EnvironmentVault()
     master_keys = MasterKeys(settings.storage.seal, url, plain)
     kept = KeptSecrets(database, plain, master_keys, env)
     sign_ins = SignIns(database, kept, master_keys, env)
+    logins = Logins(database, env)
     own_keys = OwnKeys(database, master_keys, env)
     news = News(database, env.id())
     files = blob_folder(settings, url)
@@ -232,7 +238,7 @@ def _assemble(
         database,
         {name: protocol.connector for name, protocol in protocols.items() if protocol.connector is not None},
         lookup,
-        blobs=Blobs(files),
+        blobs=Blobs(files) if stored.cipher is None else encrypt_blobs(Blobs(files), stored.cipher),
         vault=sign_ins,
         tracer=traces.otel() if wanted else None,
         env=env,
@@ -241,6 +247,7 @@ def _assemble(
         callbacks=Callbacks(outbox, env),
         own_agents=functions.connector.agents,
         propose=proposals,
+        logins=logins,
         scope=scope,
         audit_key=partial(own_keys.key, "audit"),
         gateway=services.policy.gateway,
@@ -261,7 +268,7 @@ def _assemble(
     async def notes(agent: Agent) -> dict[str, Any]:
         signed = await sign_ins.about(agent)
         found: dict[str, Any] = {} if signed is None else {"signIn": signed}
-        if missing := await missing_references(agent, plain):
+        if missing := await missing_references(agent, kept):
             found["missing"] = missing
         if waiting := agent.meta.get(PENDING):
             found["pending"] = {name: waiting[name] for name in ("since", "hash", "why")}
@@ -270,5 +277,5 @@ def _assemble(
         return found
 
     gateway.notes = notes
-    registration = Registration(directory, protocols, sign_ins, kept, core.parts.prices, services.policy)
+    registration = Registration(directory, protocols, sign_ins, kept, core.parts.prices, services.policy, logins)
     return Server(services, gateway, protocols, registration, renewals, Readiness(env), llm)

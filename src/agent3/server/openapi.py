@@ -211,6 +211,14 @@ def document() -> dict[str, Any]:
                 "put": _operation("Let one answer for another", ROUTE_SCHEMA),
                 "delete": _operation("Let it no more", parameters=[{**capability, "required": True}, also]),
             },
+            "/v1/data/{principal}": {
+                "get": _operation(
+                    "Everything that is held of a caller, one thing on each line",
+                    done={"description": "The lines", "content": {"application/jsonl": {}}},
+                    parameters=[_path("principal")],
+                ),
+                "delete": _operation("Erase everything that is held of a caller", parameters=[_path("principal")]),
+            },
             "/v1/artifacts/{artifact_id}": {
                 "get": _operation(
                     "The bytes of a large result",

@@ -21,7 +21,8 @@ from agent3 import jsonrpc
 from agent3.calls.artifact_sharing import Sharing
 from agent3.calls.coroutines import Left, run_watched
 from agent3.calls.outcomes import describe_job
-from agent3.errors import Agent3Error, JobNotFound, NotFound, RequestError, ValidationError, by_code
+from agent3.calls.personal_data import PersonalData
+from agent3.errors import Agent3Error, JobNotFound, NotFound, RequestError, SetupError, ValidationError, by_code
 from agent3.gateway import Caller, Verbs, is_batch, response
 from agent3.gateway.agent_book import AgentBook
 from agent3.gateway.http import error_response, json_response, retry_after
@@ -31,6 +32,7 @@ from agent3.gateway.reports import Reports, to_csv
 from agent3.gateway.routes import RouteBook
 from agent3.model import Price, Principal, encode
 from agent3.observe.logs import get as logger
+from agent3.security.access import require_operator
 from agent3.server.call_stream import stream_call
 from agent3.server.openapi import document
 
@@ -52,6 +54,7 @@ class Rest:
         self._doorkeeper = services.doorkeeper
         self._env = services.env
         self._database = services.database
+        self._own_keys = services.own_keys
         self._settings = services.settings.server
         self._limits = jsonrpc.Limits(body=self._settings.max_body)
         core = services.gateway.core
@@ -84,6 +87,8 @@ class Rest:
             ("/v1/routes", "DELETE", self.delete_route),
             ("/v1/artifacts/{artifact_id}", "GET", self.artifact),
             ("/v1/prices", "POST", self.price),
+            ("/v1/data/{principal}", "GET", self.export_data),
+            ("/v1/data/{principal}", "DELETE", self.erase_data),
         ]
 
         def guard(view: View) -> View:
@@ -301,6 +306,26 @@ class Rest:
                 return json_response(await self._reports.price(reader, agent, capability, price))
             case _:
                 raise ValidationError('Send {"agentId": "…", "capability": "…", "price": {"call": 0.001}}.')
+
+    async def export_data(self, request: Request) -> Response:
+        # Everybody may have what is held of themselves; of others, operators alone.
+        reader, whose = self._reader(request), request.path_params["principal"]
+        if whose != reader.id:
+            require_operator(reader, "export what is held of others")
+        return StreamingResponse(self._personal_data().export(whose), 200, media_type="application/jsonl")
+
+    async def erase_data(self, request: Request) -> Response:
+        reader, whose = self._reader(request), request.path_params["principal"]
+        require_operator(reader, "erase what is held of callers")
+        try:
+            signer = await self._own_keys.key("audit")
+        except SetupError:  # the segment that this process writes is not signed either, and the log says why
+            signer = None
+        gone = await self._personal_data().erase(whose, signer)
+        return json_response({"principal": whose, "erased": gone})
+
+    def _personal_data(self) -> PersonalData:
+        return PersonalData(self._database, self._gateway.core.artifacts.blobs, self._env)
 
     def _reader(self, request: Request) -> Principal:
         principal = self._caller(request).principal

@@ -6,8 +6,9 @@ import asyncio
 from collections.abc import Awaitable, Callable
 from typing import TypeVar
 
-from agent3.settings import Settings, database_url
-from agent3.storage import Database, open_database
+from agent3.identity.data_keys import open_stored
+from agent3.settings import Settings
+from agent3.storage import Database
 
 __all__ = ["run_on_database"]
 
@@ -18,7 +19,7 @@ def run_on_database(settings: Settings, work: Callable[[Database], Awaitable[T]]
     """Open the database, do the work, and close it again; blocks until that is done. A gateway may be running."""
 
     async def run() -> T:
-        database = await open_database(database_url(settings), max_bytes=settings.storage.max_bytes)
+        database = (await open_stored(settings)).database
         try:
             return await work(database)
         finally:

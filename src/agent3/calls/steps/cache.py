@@ -11,6 +11,7 @@ from msgspec.structs import replace
 from agent3.calls.step import Aim, Parts, Step
 from agent3.env import Env
 from agent3.model import Call, Done, Handler, Outcome
+from agent3.security.sensitive import find_sensitive
 
 __all__ = ["CACHED", "EPOCH", "Cache", "ResultCache"]
 
@@ -67,6 +68,10 @@ class Cache(Step):
 
     def idle(self, aim: Aim) -> bool:
         hints = aim.capability.hints
+        # A result that is sensitive is not kept: only its hash might be.
+        sensitive = find_sensitive(aim.capability) if aim.capability.cache_ttl else None
+        if sensitive is not None and sensitive.in_output:
+            return True
         return not aim.capability.cache_ttl or aim.entry != "start" or not (hints.idempotent or hints.read_only)
 
     def around(self, inner: Handler) -> Handler:

@@ -27,6 +27,7 @@ from agent3.observe import logs
 from agent3.observe.logs import BOUND, Bound, Ids
 from agent3.observe.metrics import Metrics, Number, Spread
 from agent3.observe.traces import NoTracer, here, new, parse
+from agent3.security.sensitive import find_sensitive
 from agent3.storage import Database, audit
 
 __all__ = ["COLUMNS", "FRACTIONS", "Ledger", "Record", "Row", "trace_id"]
@@ -321,6 +322,7 @@ class Record(Step):
     name = "ledger"
 
     def __init__(self, parts: Parts):
+        self.record_key = parts.scope.record_key if parts.scope is not None else b""
         self.ledger = parts.ledger
         self.env = parts.env
         self.metrics = parts.metrics
@@ -350,6 +352,7 @@ class _Record(Stage):
         self._agent = agent
         self._price = price = step.prices.of(agent or "", aim.capability)
         self._free = not (price.call or price.second or price.tokens)
+        self._sensitive = find_sensitive(aim.capability, step.record_key)
         self._most_reported = step.most_reported if step.most_reported >= 0 else float("inf")
         # To tell a target to stop is no use of it.
         self._cancels = aim.entry == "cancel"
@@ -413,7 +416,7 @@ class _Record(Stage):
             refusal = status in ("denied", "refused")
         row = self._row(call, outcome, status, seconds, usage or _NOTHING, into, out)
         if self._bodies is not None:
-            self._bodies.keep(call, outcome, into + out + _json_bytes(call.answers))
+            self._bodies.keep(call, outcome, into + out + _json_bytes(call.answers), self._sensitive)
         live.answered = True
         if self._tracer is not None:
             self._end_span(live, status)
@@ -433,7 +436,7 @@ class _Record(Stage):
                 live.reserved = None
             self._ledger.write_later(self._row(call, gone, "canceled", seconds, usage, into, 0))
             if self._bodies is not None:
-                self._bodies.keep(call, None, into + _json_bytes(call.answers))
+                self._bodies.keep(call, None, into + _json_bytes(call.answers), self._sensitive)
             if self._tracer is not None:
                 self._end_span(live, "canceled")
             return error
@@ -517,12 +520,17 @@ class _Record(Stage):
         else:
             protocol, key = ("", None) if route is None else (route.protocol, _storable(route.key))
             if isinstance(outcome, Failed):
-                code, message = live.denied or outcome.code, _storable(outcome.message[:500])
+                told = outcome.message
+                if self._sensitive is not None:
+                    told = self._sensitive.hide_in_message(told, call.input)
+                code, message = live.denied or outcome.code, _storable(told[:500])
                 if live.hops and (earlier := _earlier_routes(outcome.data.get("routes"), outcome.message)):
+                    if self._sensitive is not None:
+                        earlier = self._sensitive.hide_in_message(earlier, call.input)
                     message = f"{message[:250]}; {_storable(earlier)}"[:500]
                 if status in ("denied", "refused"):
                     self._metrics.refusals.inc((code,))
-                self._log_failure(call, status, code, outcome.message)
+                self._log_failure(call, status, code, told)
             label = self._label if call.agent == self._agent else ""
             self._calls.inc((label, self._door, protocol, status, code or ""))
             self._call_seconds.observe((label, protocol), seconds)

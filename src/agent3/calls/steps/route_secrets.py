@@ -23,6 +23,7 @@ class RouteSecrets(Step):
 
     def __init__(self, parts: Parts):
         self._vault = parts.vault
+        self._logins = parts.logins
 
     def idle(self, aim: Aim) -> bool:
         return aim.entry == "start" and not any(map(refers_to_secret, aim.capability.routes))
@@ -31,7 +32,10 @@ class RouteSecrets(Step):
         async def with_secrets(call: Call) -> Outcome:
             if call.route is None or not refers_to_secret(call.route):
                 return await inner(call)
-            opened = await open_route(call.route, self._vault)
+            route = call.route
+            if self._logins is not None and route.credential is not None:
+                route = await self._logins.own_route(call.principal.id, call.agent, route)
+            opened = await open_route(route, self._vault)
             live = call.live
             before, live.hides = live.filters, (lambda: opened.hidden,)
 

@@ -16,7 +16,7 @@ from agent3.gateway.registration import named_credential
 from agent3.identity.oauth import check_flow, confirm_with_issuer
 from agent3.identity.redaction import redact_agent, redact_error
 from agent3.identity.secret_refs import check_query, open_route
-from agent3.identity.secrets import EnvironmentVault, Vault
+from agent3.identity.secrets import Vault
 from agent3.identity.sign_ins import SignInEntry, SignInWish
 from agent3.model import Agent, Route
 from agent3.protocols.a2a.cards.cards import interfaces
@@ -119,7 +119,7 @@ class A2A(Protocol):
             return
         settings, own = services.settings.server, None
         if settings.sign_cards and settings.card_key:
-            own = CardKey((await EnvironmentVault().get(settings.card_key)).reveal())
+            own = CardKey((await services.vault.get(settings.card_key)).reveal())
         self.keys = await SigningKeys.of(services.own_keys, KEY, key=own, sign=settings.sign_cards)
         secrets = (services.settings.callbacks.secret, *(one.callback_secret for one in services.settings.clients))
         if self.keys is not None or any(secrets):

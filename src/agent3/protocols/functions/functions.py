@@ -59,6 +59,7 @@ from agent3.protocols.functions.client_requests import (
 )
 from agent3.protocols.functions.threads import Threads
 from agent3.schema.annotations import of_type, to_type
+from agent3.security.sensitive import SENSITIVE
 
 __all__ = ["Context", "Function", "LocalAgent", "LocalConnector", "Root", "Sample", "SyncContext", "parts_of"]
 
@@ -686,6 +687,7 @@ class LocalAgent:
         read_only: bool = False,
         idempotent: bool = False,
         consequential: bool = False,
+        sensitive: bool = False,
         replay: bool = False,
         inline: bool = False,
         timeout: float | None = None,
@@ -699,8 +701,8 @@ class LocalAgent:
     def capability(self, fn: Callable[..., Any] | None = None, **options: Any) -> Any:
         """Offer a function: plain, async, generator or async generator. Its signature and docstring are the schema.
 
-        ``replay`` lets a restart run it again from the top; ``inline`` runs a plain function that never blocks
-        without a thread of its own.
+        ``sensitive`` keeps what it is given and answers out of records. ``replay`` lets a restart run it again from
+        the top; ``inline`` runs a plain function that never blocks without a thread of its own.
         """
         if fn is None:
             return lambda given: self.capability(given, **options)
@@ -718,12 +720,18 @@ class LocalAgent:
         read_only: bool = False,
         idempotent: bool = False,
         consequential: bool = False,
+        sensitive: bool = False,
         replay: bool = False,
         inline: bool = False,
         price: float | Price = 0.0,
         **rest: Any,
     ) -> Capability:
-        """Offer a function under a name, with schemas of its own where they are given. A price is dollars per call."""
+        """Offer a function under a name, with schemas of its own where they are given. A price is dollars per call.
+
+        What it is given and what it answers reaches records as a hash only where it is ``sensitive``.
+        """
+        if sensitive:
+            rest["meta"] = {**rest.get("meta", {}), SENSITIVE: True}
         signature = schema.from_function(fn)
         called = name or fn.__name__
         if inline and (signature.takes_context or signature.is_async or signature.streams):

@@ -36,6 +36,7 @@ from agent3.observe.traces import Tracer
 from agent3.protocols.functions.functions import LocalAgent, LocalConnector
 from agent3.settings import Calls, Settings, data_folder
 from agent3.storage import Blobs, Database, Transaction, open_database
+from agent3.storage.at_rest import encrypt_blobs
 from agent3.storage.audit import Signer
 
 __all__ = ["Standalone", "blob_folder", "shared"]
@@ -255,14 +256,14 @@ class Standalone:
         if not url:
             log.info("no database was given: jobs and ledger live in memory and end with the process")
         most = settings.storage.max_bytes if url else _MOST_BYTES
-        database = await open_database(url or ":memory:", env=REAL, max_bytes=most)
+        database, blobs = await _open_database(settings, url, most)
         try:
             core = Core.build(
                 settings,
                 database,
                 self._connectors,
                 self._lookup,
-                blobs=Blobs(blob_folder(settings, url)) if url else None,
+                blobs=blobs,
                 tracer=self._tracer,
                 own_agents=self._connector.agents,
                 audited=bool(url),  # rows in memory are trimmed as they come
@@ -354,6 +355,17 @@ if hasattr(os, "register_at_fork"):
 def shared() -> Standalone:
     """The one of this process."""
     return _shared
+
+
+async def _open_database(settings: Settings, url: str, most: int) -> tuple[Database, Blobs | None]:
+    """The database, and where large results go; both encrypted where a master key is set. Memory never is."""
+    if not url:
+        return await open_database(":memory:", env=REAL, max_bytes=most), None
+    from agent3.identity.data_keys import open_stored  # cryptography takes its time, and most scripts store nothing
+
+    stored = await open_stored(settings, url=url, max_bytes=most)
+    blobs = Blobs(blob_folder(settings, url))
+    return stored.database, blobs if stored.cipher is None else encrypt_blobs(blobs, stored.cipher)
 
 
 async def _load_audit_key(database: Database, settings: Settings, url: str) -> Signer:

@@ -18,7 +18,14 @@ from agent3.errors import SetupError
 from agent3.gateway.protocol import Found, Given
 from agent3.gateway.registration import named_credential
 from agent3.identity.kept_secrets import KEPT, kept_reference
-from agent3.identity.secret_detection import REFERENCE_INSIDE, holds_secret, names_secret, variable
+from agent3.identity.secret_detection import (
+    REFERENCE_INSIDE,
+    VAULT,
+    as_reference,
+    holds_secret,
+    names_secret,
+    variable,
+)
 from agent3.identity.secret_refs import HEADERS, check_query, check_words
 from agent3.model import Route, agent_id
 from agent3.protocols.mcp.client.processes import Command
@@ -184,7 +191,7 @@ def _with_headers(route: Route, agent: str, headers: Mapping[str, Any], secrets:
         bearer = header.lower() == "authorization" and str(value).lower().startswith("bearer ")
         if (reference := variable(str(value)[7:] if bearer else str(value))) is not None:
             meta = {} if bearer else {"secret_header": header}
-            return Route(route.protocol, route.address, credential=f"env:{reference}", meta=meta)
+            return Route(route.protocol, route.address, credential=as_reference(reference), meta=meta)
     carried = {header: _value(f"{agent}.{header}", header, str(value), secrets) for header, value in headers.items()}
     return Route(route.protocol, route.address, meta={HEADERS: carried}) if carried else route
 
@@ -194,7 +201,7 @@ def _value(place: str, name: str, value: str, secrets: dict[str, str]) -> str:
     if KEPT.fullmatch(value):
         raise SetupError(f"{name} is {value}, which names a secret that the gateway keeps. Write the secret itself.")
     if (reference := variable(value)) is not None:
-        return f"env:{reference}"
+        return as_reference(reference)
     rest = REFERENCE_INSIDE.sub("", value)
     named = (_SECRET.search(name) or names_secret(name)) and rest == value
     if not value or not (named or holds_secret(name, value)):
@@ -217,7 +224,7 @@ def command_route(
     name, reference = named_credential(credential)
     if reference is not None and name is None:
         name = variable(reference)
-        if name is None:
+        if name is None or name.startswith(VAULT):
             raise SetupError("Say in which variable the program gets the credential: --credential NAME=REFERENCE.")
     return Route("mcp", command.address, credential=reference, meta={"secret_env": name} if name else {})
 

@@ -11,6 +11,7 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from agent3.definitions import NLWebInterface
+from agent3.identity.data_keys import open_stored
 from agent3.identity.master_keys import MasterKeys
 from agent3.identity.secrets import EnvironmentVault
 from agent3.model import LOCAL
@@ -20,7 +21,6 @@ from agent3.protocols.nlweb.visit.secret_grants import Grants, scope_of
 from agent3.protocols.nlweb.visit.stored_sessions import Sessions
 from agent3.protocols.nlweb.visit.visits import MakeFinder
 from agent3.settings import Settings, data_folder
-from agent3.storage import open_database
 from agent3.storage.connect import sqlite_path
 
 __all__ = ["OWNER", "LocalProfile", "open_local_profile"]
@@ -59,7 +59,7 @@ async def open_local_profile(settings: Settings, *, fresh: bool = False) -> Asyn
     if fresh or (url.startswith("sqlite:") and (file is None or not file.is_file())):
         yield LocalProfile(grants, robots)
         return
-    database = await open_database(url, max_bytes=settings.storage.max_bytes)
+    database = (await open_stored(settings, url=url)).database
     try:
         master_keys = MasterKeys(settings.storage.seal, url, EnvironmentVault())
         store = ElementStore(database)

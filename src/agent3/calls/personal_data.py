@@ -1,0 +1,192 @@
+"""What is held of a principal: given out whole, and erased.
+
+It knows in which tables a principal leaves something behind, and by which rows. Erasing takes rows out of the audit
+chain as retention does, with a signed note of their links, and forgets the name of who changed the configuration; the
+chain is verified as before. Secrets are neither given out nor left behind.
+"""
+
+from __future__ import annotations
+
+import base64
+from collections.abc import AsyncIterator
+from dataclasses import dataclass
+from typing import Any
+
+import msgspec
+
+from agent3.calls.audit import delete_rows
+from agent3.env import Env
+from agent3.storage import Blobs, Database, Row, Transaction
+from agent3.storage.audit import ACTOR, Signer, record
+from agent3.storage.rests import rest_after
+
+__all__ = ["ERASED", "PersonalData"]
+
+_PAGE = 200
+_AT_ONCE = 50
+_HIDDEN = frozenset({"sealed", "checksum", "salt", "key_hash", "signature", "node", "lease", "generation"})
+"""Columns that are no data of a person: secrets, and what the house needs for itself."""
+_JOBS = "SELECT id FROM jobs WHERE owner = ?"
+_ENDED = f"{_JOBS} AND status <> 'working'"
+
+
+@dataclass(frozen=True, slots=True)
+class _Kind:
+    """Rows of one kind: their table, what finds those of a principal, and the columns by which they are told apart."""
+
+    name: str
+    table: str
+    where: str
+    order: tuple[str, ...] = ("id",)
+    gone: str = ""
+    """What finds those that are erased, where not all are."""
+    owner: str = ""
+    """The column of the principal, where the others do not tell rows apart without it."""
+
+
+# In the order in which they are erased: what is found by something else goes before it.
+_KINDS = (
+    _Kind("bodies", "call_bodies", "id IN (SELECT id FROM calls WHERE principal = ?)"),
+    _Kind("calls", "calls", "principal = ?"),
+    _Kind("statistics", "call_stats", "principal = ?", ("hour", "agent", "capability"), owner="principal"),
+    _Kind("dead letters", "dead_letters", "principal = ?"),
+    _Kind("ratings", "feedback", "principal = ?"),
+    _Kind("experience with agents", "agent_use", "principal = ?", ("agent",), owner="principal"),
+    _Kind("artifacts shared", "artifact_readers", "reader = ?", ("artifact",), owner="reader"),
+    _Kind("artifacts", "artifacts", "owner = ?"),
+    _Kind("sessions at websites", "web_sessions", "principal = ?", ("site",), owner="principal"),
+    _Kind("push targets", "a2a_pushes", f"job IN ({_JOBS})", ("job", "id"), f"job IN ({_ENDED})"),
+    _Kind("callbacks", "deliveries", f"subject IN ({_JOBS})", gone=f"subject IN ({_ENDED})"),
+    _Kind("events of jobs", "job_events", f"job IN ({_JOBS})", ("job", "seq"), f"job IN ({_ENDED})"),
+    _Kind("names of jobs", "job_aliases", "owner = ?", ("alias",), f"job IN ({_ENDED})", owner="owner"),
+    _Kind("jobs", "jobs", "owner = ?", gone="owner = ? AND status <> 'working'"),
+    _Kind("logins", "logins", "principal = ?", ("agent",), owner="principal"),
+    _Kind("changes of configuration", "audit", "who = ?", ("number",)),
+    _Kind("client", "clients", "id = ?"),
+)
+ERASED = tuple(one.name for one in _KINDS if one.table not in ("audit", "clients"))
+"""The kinds that are deleted. Changes of configuration lose the name alone, and a client is removed by its operator."""
+
+
+class PersonalData:
+    """Everything that a database holds of principals."""
+
+    def __init__(self, database: Database, blobs: Blobs, env: Env):
+        self._database = database
+        self._blobs = blobs
+        self._env = env
+
+    async def export(self, principal: str) -> AsyncIterator[bytes]:
+        """All of it, as lines of JSON: a head, then one for each row with the kind of thing that it is."""
+        yield msgspec.json.encode({"agent3_data": 1, "principal": principal, "at": self._env.now()}) + b"\n"
+        for kind in _KINDS:
+            async for row in self._rows(kind, principal):
+                yield msgspec.json.encode({"kind": kind.name, "data": await self._describe(kind, row)}) + b"\n"
+
+    async def _rows(self, kind: _Kind, principal: str) -> AsyncIterator[Row]:
+        offset = 0
+        while True:
+            page = await self._database.all(
+                f"SELECT * FROM {kind.table} WHERE {kind.where} ORDER BY {', '.join(kind.order)} LIMIT ? OFFSET ?",
+                principal,
+                _PAGE,
+                offset,
+            )
+            for row in page:
+                yield row
+            if len(page) < _PAGE:
+                return
+            offset += _PAGE
+
+    async def _describe(self, kind: _Kind, row: Row) -> dict[str, Any]:
+        shown = {name: _plain(row[name]) for name in row.keys() if name not in _HIDDEN and row[name] is not None}  # noqa: SIM118
+        if kind.table == "artifacts":
+            try:
+                shown["body"] = base64.b64encode(await self._blobs.get(row["sha256"])).decode()
+            except Exception as error:  # noqa: BLE001 - one that is gone or damaged keeps nothing else back
+                shown["missing"] = str(error)
+        return shown
+
+    async def erase(self, principal: str, signer: Signer | None = None) -> dict[str, int]:
+        """Delete all of it, some rows in each transaction; how many of each kind. Safe to repeat and to interrupt.
+
+        Jobs that run are left; they and what they leave can be erased when they have ended.
+        """
+        who, gone = ACTOR.get(), {}
+        for kind in _KINDS:
+            if kind.table == "audit":
+                gone[kind.name] = await self._database.write(
+                    lambda tx: tx.run("UPDATE audit SET who = NULL, salt = NULL WHERE who = ?", principal)
+                )
+            elif kind.table != "clients":
+                gone[kind.name] = await self._erase(kind, principal, signer)
+        running = await self._database.one(
+            "SELECT COUNT(*) AS count FROM jobs WHERE owner = ? AND status = 'working'", principal
+        )
+        left = 0 if running is None else int(running["count"])
+
+        async def note(tx: Transaction) -> None:
+            # Of whom is not said: a name in the chain could never be taken out.
+            await record(tx, self._env, "change", "data erased", {"rows": sum(gone.values())}, who=who)
+
+        await self._database.write(note)
+        return {**gone, "jobs that still run": left}
+
+    async def _erase(self, kind: _Kind, principal: str, signer: Signer | None) -> int:
+        found = f"SELECT {', '.join(kind.order)} FROM {kind.table} WHERE {kind.gone or kind.where} LIMIT {_AT_ONCE}"
+        names = (*kind.order, kind.owner) if kind.owner else kind.order
+        same = " AND ".join(f"{column} = ?" for column in names)
+
+        async def work(tx: Transaction) -> int:
+            if kind.table == "calls":
+                where = f"id IN (SELECT id FROM calls WHERE principal = ? LIMIT {_AT_ONCE})"
+                return await delete_rows(tx, self._env, where, principal, why="erasure", signer=signer)
+            rows = await tx.all(found, principal)
+            for row in rows:
+                values = [row[column] for column in kind.order] + ([principal] if kind.owner else [])
+                await _delete_behind(tx, kind, row, principal)
+                await tx.run(f"DELETE FROM {kind.table} WHERE {same}", *values)
+            return len(rows)
+
+        total = 0
+        hashes = await self._hashes(principal) if kind.table == "artifacts" else []
+        while True:
+            async with rest_after(self._env):
+                some = await self._database.write(work, frees=True)
+            total += some
+            if some < _AT_ONCE:
+                break
+        for digest in hashes:
+            if await self._database.one("SELECT id FROM artifacts WHERE sha256 = ? LIMIT 1", digest) is None:
+                await self._blobs.delete(digest)
+        return total
+
+    async def _hashes(self, principal: str) -> list[str]:
+        rows = await self._database.all("SELECT DISTINCT sha256 FROM artifacts WHERE owner = ?", principal)
+        return [row["sha256"] for row in rows]
+
+
+async def _delete_behind(tx: Transaction, kind: _Kind, row: Row, principal: str) -> None:
+    """What hangs on a row and would be found by nobody after it."""
+    if kind.table == "artifacts":
+        await tx.run("DELETE FROM artifact_readers WHERE artifact = ?", row["id"])
+        await tx.run("DELETE FROM artifact_links WHERE artifact = ?", row["id"])
+    elif kind.table == "deliveries":
+        await tx.run("DELETE FROM queue_messages WHERE queue = 'webhooks' AND id = ? AND state = 'dead'", row["id"])
+    elif kind.table == "logins":
+        query = "SELECT reference FROM logins WHERE agent = ? AND principal = ?"
+        found = await tx.one(query, row["agent"], principal)
+        if found is not None:
+            for table in ("sign_ins", "kept_secrets"):
+                await tx.run(f"DELETE FROM {table} WHERE id = ?", found["reference"])
+
+
+def _plain(value: Any) -> Any:
+    """A column for people: JSON as what it says, other bytes in base64."""
+    if not isinstance(value, bytes | memoryview):
+        return value
+    raw = bytes(value)
+    try:
+        return msgspec.json.decode(raw)
+    except (msgspec.DecodeError, UnicodeDecodeError):
+        return base64.b64encode(raw).decode()

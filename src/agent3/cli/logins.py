@@ -1,0 +1,81 @@
+"""``agent3 login`` and ``agent3 logout``: credentials of single users. A gateway may be running on the database."""
+
+from __future__ import annotations
+
+import asyncio
+
+from agent3.cli.options import load_database_settings
+from agent3.cli.registration import SignInOptions
+from agent3.cli.vault import read_secret
+from agent3.identity.loopback_redirect import AtTerminal
+from agent3.identity.sign_ins import SignInWish
+from agent3.model import LOCAL
+from agent3.server.build import build
+from agent3.terminal.options import DatabaseOptions
+from agent3.terminal.output import clean, print_result
+
+__all__ = ["login", "logout"]
+
+
+def login(
+    agent: str,
+    *,
+    user: str = LOCAL.id,
+    key: bool = False,
+    signing: SignInOptions = SignInOptions(),  # noqa: B008 - frozen
+    options: DatabaseOptions = DatabaseOptions(),  # noqa: B008 - frozen
+) -> None:
+    """Log a user in to an agent: their calls go out with a credential of their own.
+
+    Calls of everybody else go out with what the agent was added with. The credential is encrypted, goes only to where
+    the agent is now, and is renewed when it is used.
+
+    Parameters
+    ----------
+    agent:
+        Its id, as agent3 list prints it.
+    user:
+        Who: the id of a client [default: local, who calls on this machine].
+    key:
+        Give a secret, which is asked for or read from standard input, instead of signing in with your browser.
+    """
+    settings = load_database_settings(options)
+    secret = read_secret(f"Secret of {user} for {agent}: ") if key else None
+    wish = SignInWish(
+        "person", AtTerminal(), signing.client_id, signing.client_secret_ref, signing.issuer, signing.wait
+    )
+
+    async def work() -> str:
+        async with build(settings, take_over=False) as server:
+            return await server.registration.login(agent, user, secret, wish)
+
+    way = asyncio.run(work())
+    print_result(
+        {"agent": agent, "user": user, "by": way},
+        options.json,
+        lambda _: print(clean(f"{user} is logged in to {agent}, by {'a secret' if key else 'signing in'}.")),
+    )
+
+
+def logout(agent: str, *, user: str = LOCAL.id, options: DatabaseOptions = DatabaseOptions()) -> None:  # noqa: B008
+    """Forget what a user logged in to an agent with.
+
+    Parameters
+    ----------
+    agent:
+        Its id.
+    user:
+        Who [default: local].
+    """
+    settings = load_database_settings(options)
+
+    async def work() -> None:
+        async with build(settings, take_over=False) as server:
+            await server.registration.logout(agent, user)
+
+    asyncio.run(work())
+    print_result(
+        {"agent": agent, "user": user, "loggedOut": True},
+        options.json,
+        lambda _: print(clean(f"{user} is logged out of {agent}.")),
+    )

@@ -1,0 +1,184 @@
+"""``agent3 vault``: secrets that agents are reached with, sealed in the database of the settings. A gateway may be
+running."""
+
+from __future__ import annotations
+
+import asyncio
+import sys
+import time
+from collections.abc import Awaitable, Callable
+from getpass import getpass
+from typing import Any, TypeVar
+
+from cyclopts import App
+
+from agent3.calls.outbox import rewrap_waiting
+from agent3.cli.options import load_database_settings
+from agent3.cli.output import confirm, make_console, make_table
+from agent3.env import REAL
+from agent3.errors import SetupError
+from agent3.identity.kept_secrets import KeptSecrets, VaultEntry, vault_reference
+from agent3.identity.key_rotation import rewrap_all
+from agent3.identity.master_keys import MasterKeys
+from agent3.identity.secret_box import key_id
+from agent3.identity.secrets import EnvironmentVault
+from agent3.settings import database_url
+from agent3.storage import Database
+from agent3.terminal.database_work import run_on_database
+from agent3.terminal.options import DatabaseOptions
+from agent3.terminal.output import clean, print_note, print_result
+
+__all__ = ["app", "read_secret"]
+
+T = TypeVar("T")
+_PASSES = 20
+
+app = App(name="vault", help="Secrets that agents are reached with, encrypted in the database.")
+
+
+@app.command(name="set")
+def set_(name: str, *, options: DatabaseOptions = DatabaseOptions()) -> None:  # noqa: B008 - frozen
+    """Put a secret into the vault. Its value is asked for, or read from standard input; never from the command line.
+
+    Agents refer to it as vault:NAME, wherever env:NAME is allowed. Gateways use the new value at their next call.
+
+    Parameters
+    ----------
+    name:
+        Letters, digits, dots, underscores and hyphens.
+    """
+    vault_reference(name)
+    value = read_secret(f"Value of {name}: ")
+    is_new = _run(options, lambda kept, _: kept.set(name, value))
+    print_result(
+        {"name": name, "reference": f"vault:{name}", "new": is_new},
+        options.json,
+        lambda body: print_note(f"{name} is {'stored' if is_new else 'replaced'}. Refer to it as {body['reference']}."),
+    )
+
+
+@app.command(name="list")
+def list_(*, options: DatabaseOptions = DatabaseOptions()) -> None:  # noqa: B008 - frozen
+    """List the secrets of the vault and who is logged in to which agent. Values are never shown."""
+
+    async def work(kept: KeptSecrets, database: Database) -> tuple[list[VaultEntry], list[dict[str, Any]]]:
+        rows = await database.all("SELECT principal, agent, reference, created FROM logins ORDER BY agent, principal")
+        how = {"oauth": "sign-in", "kept": "secret"}
+        logins = [
+            {
+                "agent": row["agent"],
+                "user": row["principal"],
+                "by": how.get(row["reference"].partition(":")[0], "reference"),
+                "since": row["created"],
+            }
+            for row in rows
+        ]
+        return await kept.list(), logins
+
+    entries, logins = _run(options, work)
+    secrets = [{"name": one.name, "changed": one.changed, "masterKey": one.key} for one in entries]
+    print_result({"secrets": secrets, "logins": logins}, options.json, _print_list)
+
+
+def _print_list(found: dict[str, Any]) -> None:
+    if not found["secrets"] and not found["logins"]:
+        print("The vault is empty. Put a secret into it: agent3 vault set NAME")
+        return
+    console = make_console()
+    if found["secrets"]:
+        table = make_table("secret", "changed", "master key")
+        for one in found["secrets"]:
+            table.add_row(clean(one["name"]), _show(one["changed"]), one["masterKey"] or "-")
+        console.print(table)
+    if found["logins"]:
+        table = make_table("agent", "user", "by", "since")
+        for one in found["logins"]:
+            table.add_row(clean(one["agent"]), clean(one["user"]), one["by"], _show(one["since"]))
+        console.print(table)
+
+
+@app.command
+def remove(name: str, *, yes: bool = False, options: DatabaseOptions = DatabaseOptions()) -> None:  # noqa: B008
+    """Delete a secret from the vault. Calls of agents that refer to it fail from then on.
+
+    Parameters
+    ----------
+    name:
+        Its name, as agent3 vault list prints it.
+    yes:
+        Do not ask.
+    """
+    if not yes:
+        confirm(f"Delete the secret {name}?", options.json)
+    _run(options, lambda kept, _: kept.remove(name))
+    print_result({"name": name, "removed": True}, options.json, lambda _: print(clean(f"{name} is removed.")))
+
+
+@app.command
+def rotate(*, options: DatabaseOptions = DatabaseOptions()) -> None:  # noqa: B008 - frozen
+    """Replace the master key: everything that is sealed goes under a new one. A gateway may be running.
+
+    A key in a file, such as the one beside the embedded database, is made here, and the old one is removed from the
+    file in the end. One in the environment or the keyring is yours: put a new one before the old one, separated by a
+    space, restart the gateways, and run this; then the old one can be removed.
+    """
+    settings = load_database_settings(options)
+    master_keys = MasterKeys(settings.storage.seal, database_url(settings), EnvironmentVault())
+    has_file = master_keys.file is not None
+
+    async def work(database: Database) -> dict[str, Any]:
+        if has_file:
+            master_keys.add()
+        keys = await master_keys.keys()
+        if len(keys) < 2:
+            raise SetupError(
+                "There is one master key only, so there is nothing to replace it with. Put a new one before it in "
+                f"{settings.storage.seal}, separated by a space, restart the gateways, and run this again."
+            )
+        changed = 0
+        for _ in range(_PASSES):  # a gateway may have sealed something with the old key a moment ago
+            found = await rewrap_all(database, keys, REAL)
+            waiting = await rewrap_waiting(database, keys, REAL)
+            changed += found.done + waiting
+            if not found.done and not waiting:
+                break
+            await asyncio.sleep(0.2)
+        if has_file:
+            master_keys.drop_old()
+        return {"masterKey": key_id(keys[0]), "changed": changed, "others": found.others, "oldRemoved": has_file}
+
+    result = run_on_database(settings, work)
+    print_result(result, options.json, _print_rotated)
+
+
+def _print_rotated(found: dict[str, Any]) -> None:
+    print(f"{found['changed']} secrets are under the new master key {found['masterKey']}.")
+    if found["others"]:
+        print_note(
+            f"{found['others']} are sealed with none of the master keys: with the callback secret of a client, or with "
+            "a key that was lost."
+        )
+    if not found["oldRemoved"]:
+        print_note("Remove the old key now, and restart the gateways.")
+
+
+def read_secret(question: str) -> str:
+    """A secret: asked for at a terminal, without showing it, else the whole of standard input."""
+    if sys.stdin.isatty():
+        value = getpass(question, stream=sys.stderr)
+    else:
+        value = sys.stdin.read().removesuffix("\n").removesuffix("\r")
+    if not value:
+        raise SetupError("No value was given. Type it when asked, or pass it on standard input: … < FILE")
+    return value
+
+
+def _run(options: DatabaseOptions, work: Callable[[KeptSecrets, Database], Awaitable[T]]) -> T:
+    settings = load_database_settings(options)
+    plain = EnvironmentVault()
+    master_keys = MasterKeys(settings.storage.seal, database_url(settings), plain)
+    return run_on_database(settings, lambda database: work(KeptSecrets(database, plain, master_keys, REAL), database))
+
+
+def _show(moment: float) -> str:
+    return time.strftime("%Y-%m-%d %H:%M", time.localtime(moment))

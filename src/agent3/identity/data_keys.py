@@ -1,0 +1,143 @@
+"""Encryption of what is stored, under the master key.
+
+A database that is opened with a master key of the operator's has one data key, sealed in its table ``data_keys``; each
+process derives a key of its own from it, and names it in whatever it encrypts. Replacing the master key seals the data
+key anew, and nothing else. A database that has a data key is not opened without the master key.
+"""
+
+from __future__ import annotations
+
+import os
+import threading
+
+from cryptography.exceptions import InvalidTag
+from cryptography.hazmat.primitives.ciphers.aead import AESGCM
+
+from agent3.env import REAL, Env
+from agent3.errors import Corrupt, SetupError
+from agent3.identity.master_keys import MasterKeys
+from agent3.identity.secret_box import derive, seal, unseal
+from agent3.identity.secrets import EnvironmentVault
+from agent3.settings import Settings, database_url
+from agent3.storage import Database, Row, Transaction, open_database
+from agent3.storage.at_rest import Cipher, encrypt_database
+
+__all__ = ["DataCipher", "OpenDatabase", "load_cipher", "open_stored"]
+
+_MARK = b"\x00a3e1"
+"""How encrypted bytes begin: JSON never does."""
+_SALT, _NONCE = 16, 12
+_HEAD = len(_MARK) + _SALT + _NONCE
+_PURPOSE = b"agent3 stored bytes 1"
+_MOST_KEYS = 4_096
+_NAME = "rows"
+
+
+class DataCipher:
+    """AES-256-GCM under keys that are derived from one data key. Safe to use from several threads at once.
+
+    Each process draws a salt, and with it a key of its own, so that random nonces stay far from their limit.
+    """
+
+    def __init__(self, data_key: bytes):
+        self._data_key = data_key
+        self._salt = os.urandom(_SALT)
+        self._own = AESGCM(derive(data_key, _PURPOSE, self._salt))
+        self._known = {self._salt: self._own}
+        self._lock = threading.Lock()
+
+    def encrypt(self, plain: bytes) -> bytes:
+        nonce = os.urandom(_NONCE)
+        return b"".join((_MARK, self._salt, nonce, self._own.encrypt(nonce, plain, _MARK)))
+
+    def is_closed(self, stored: bytes) -> bool:
+        return stored.startswith(_MARK)
+
+    def decrypt(self, stored: bytes) -> bytes:
+        if not stored.startswith(_MARK):
+            return stored
+        salt, nonce = stored[len(_MARK) : len(_MARK) + _SALT], stored[_HEAD - _NONCE : _HEAD]
+        try:
+            return self._key(salt).decrypt(nonce, stored[_HEAD:], _MARK)
+        except (InvalidTag, ValueError):
+            raise Corrupt(
+                "Something that is stored encrypted is damaged, or was encrypted for another database. Restore it from "
+                "a backup."
+            ) from None
+
+    def _key(self, salt: bytes) -> AESGCM:
+        found = self._known.get(salt)
+        if found is None:
+            with self._lock:
+                if len(self._known) >= _MOST_KEYS:
+                    self._known = {self._salt: self._own}
+                found = self._known[salt] = AESGCM(derive(self._data_key, _PURPOSE, salt))
+        return found
+
+
+class OpenDatabase:
+    """An open database, and the cipher of what is stored in it and beside it; None where that is not encrypted."""
+
+    __slots__ = ("cipher", "database")
+
+    def __init__(self, database: Database, cipher: Cipher | None):
+        self.database = database
+        self.cipher = cipher
+
+
+async def open_stored(
+    settings: Settings, *, url: str = "", env: Env = REAL, max_bytes: int | None = None
+) -> OpenDatabase:
+    """Open the database of the settings, encrypted where they name a master key.
+
+    SetupError where it is encrypted and the key is missing or another one.
+    """
+    place = url or database_url(settings)
+    inner = await open_database(place, env=env, max_bytes=max_bytes or settings.storage.max_bytes)
+    try:
+        master_keys = MasterKeys(settings.storage.seal, place, EnvironmentVault())
+        cipher = await load_cipher(inner, master_keys, env)
+    except BaseException:
+        await inner.aclose()
+        raise
+    return OpenDatabase(inner if cipher is None else encrypt_database(inner, cipher), cipher)
+
+
+async def load_cipher(database: Database, master_keys: MasterKeys, env: Env) -> DataCipher | None:
+    """The cipher of a database; one without a data key gets it where the operator named a master key."""
+    row = await _load(database)
+    if row is None and not master_keys.is_set:
+        return None
+    if not master_keys.is_set:
+        raise SetupError(
+            "This database is encrypted, and no master key is set. Set storage.seal (AGENT3_STORAGE_SEAL) to where the "
+            "key is: env:NAME, file:PATH or keyring:NAME. Without it messages, jobs and results cannot be read."
+        )
+    keys = await master_keys.keys()
+    if row is None:
+        row = await _make(database, keys[0], env)
+    try:
+        return DataCipher(bytes.fromhex(unseal(keys, row["sealed"], f"data key {_NAME}")))
+    except SetupError:
+        raise SetupError(
+            "This database is encrypted with another master key than the one of storage.seal. Put the former one back, "
+            "or behind the new one, separated by a space."
+        ) from None
+
+
+async def _load(database: Database) -> Row | None:
+    return await database.one("SELECT sealed FROM data_keys WHERE id = ?", _NAME)
+
+
+async def _make(database: Database, key: bytes, env: Env) -> Row:
+    sealed = seal(key, os.urandom(32).hex(), f"data key {_NAME}", env)
+
+    async def work(tx: Transaction) -> Row:
+        # Of two processes that make it at once one wins, and both use its key.
+        sql = "INSERT INTO data_keys (id, sealed, created) VALUES (?, ?, ?) ON CONFLICT DO NOTHING"
+        await tx.run(sql, _NAME, sealed, env.now())
+        row = await tx.one("SELECT sealed FROM data_keys WHERE id = ?", _NAME)
+        assert row is not None
+        return row
+
+    return await database.write(work)

@@ -1,0 +1,112 @@
+"""Replacing the master key: everything that is sealed in a database goes under the newest one.
+
+Only data keys are encrypted anew, not what they encrypt. What an earlier release sealed has no data keys, and is opened
+and sealed again; what such a text belongs to is written down here for each table.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+
+import msgspec
+
+from agent3.env import Env
+from agent3.errors import SetupError
+from agent3.identity.secret_box import is_sealed_with, rewrap, seal, unseal
+from agent3.storage import Database, Row, Transaction
+from agent3.storage.audit import ACTOR, record_change
+
+__all__ = ["Rewrapped", "rewrap_all"]
+
+_AT_ONCE = 100
+
+
+@dataclass(frozen=True, slots=True)
+class _Place:
+    """A column of sealed texts: its table, what tells rows apart, and what a text belongs to."""
+
+    table: str
+    columns: tuple[str, ...]
+    belongs_to: Callable[[Row], str]
+    query: str = ""
+    """How its rows are read, where that takes more than its table."""
+
+
+_PLACES = (
+    _Place("kept_secrets", ("id",), lambda row: str(row["id"])),
+    _Place("sign_ins", ("id",), lambda row: str(row["id"])),
+    _Place("own_keys", ("name",), lambda row: f"own key {row['name']}"),
+    _Place("data_keys", ("id",), lambda row: f"data key {row['id']}"),
+    _Place("web_sessions", ("principal", "site"), lambda row: _session_place(row)),
+    _Place(
+        "a2a_pushes",
+        ("job", "id"),
+        lambda row: f"{row['owner']}\n{row['url']}",
+        "SELECT p.job AS job, p.id AS id, p.url AS url, p.sealed AS sealed, j.owner AS owner "
+        "FROM a2a_pushes AS p LEFT JOIN jobs AS j ON j.id = p.job WHERE p.sealed <> ''",
+    ),
+)
+
+
+class Rewrapped(msgspec.Struct, frozen=True):
+    """What was done: texts that are under the newest key now, those that were already, and those under none of our
+    keys, such as headers that are sealed with the callback secret of a client."""
+
+    done: int = 0
+    already: int = 0
+    others: int = 0
+
+
+def _session_place(row: Row) -> str:
+    return msgspec.json.encode(["web session", row["principal"], row["site"]]).decode()
+
+
+async def rewrap_all(database: Database, keys: Sequence[bytes], env: Env) -> Rewrapped:
+    """Put everything under the first of the keys, some rows in each transaction. Safe to repeat and to interrupt."""
+    done = already = others = 0
+    for place in _PLACES:
+        rows = await database.all(place.query or f"SELECT * FROM {place.table}")
+        waiting: list[tuple[str, Row]] = []
+        for row in rows:
+            if is_sealed_with(keys[0], row["sealed"]):
+                already += 1
+                continue
+            try:
+                waiting.append((_rewrap(place, row, keys, env), row))
+            except SetupError:
+                others += 1
+        for start in range(0, len(waiting), _AT_ONCE):
+            done += await _replace(database, place, waiting[start : start + _AT_ONCE])
+    if done:
+        who = ACTOR.get()
+        await database.write(lambda tx: record_change(tx, env, "vault rotated", "master key", None, who))
+    return Rewrapped(done, already, others)
+
+
+def _rewrap(place: _Place, row: Row, keys: Sequence[bytes], env: Env) -> str:
+    wrapped = rewrap(keys, row["sealed"], env)
+    if wrapped is not None:
+        return wrapped
+    belongs_to = place.belongs_to(row)
+    return seal(keys[0], unseal(keys, row["sealed"], belongs_to), belongs_to, env)
+
+
+async def _replace(database: Database, place: _Place, some: Sequence[tuple[str, Row]]) -> int:
+    same = " AND ".join(f"{column} = ?" for column in place.columns)
+
+    async def work(tx: Transaction) -> int:
+        # What changed meanwhile is left alone: whoever changed it sealed it with a key of today.
+        return sum(
+            [
+                await tx.run(
+                    f"UPDATE {place.table} SET sealed = ? WHERE {same} AND sealed = ?",
+                    text,
+                    *(row[column] for column in place.columns),
+                    row["sealed"],
+                )
+                for text, row in some
+            ]
+        )
+
+    return await database.write(work)
