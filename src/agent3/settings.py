@@ -316,6 +316,31 @@ class Rule(Struct, frozen=True, forbid_unknown_fields=True):
     """A scope that the caller must have for the rule to match."""
 
 
+class ApprovalRule(Struct, frozen=True, forbid_unknown_fields=True):
+    """Which calls wait for somebody's yes. Every rule that matches counts; the first one says how."""
+
+    principal: str = "*"
+    """The callers whose calls wait, by id, with ``*`` and ``?``."""
+    agent: str = "*"
+    """The agents whose calls wait, likewise."""
+    capability: str = "*"
+    """The capabilities whose calls wait, likewise."""
+    consequential: bool = False
+    """Only capabilities that say of themselves that they have consequences, such as a payment."""
+    arguments: dict[str, str] = {}
+    """Only calls whose arguments fit all of these, such as ``amount = "> 100"``."""
+    why: str = ""
+    """Why it waits, for the caller and for who decides."""
+    hours: float = 24.0
+    """Hours within which somebody must say yes; at most as long as jobs are kept."""
+    approvers: tuple[str, ...] = ()
+    """Who may say yes: ids of clients, with ``*`` and ``?``, or ``scope:NAME``.
+
+    Without any: operators, and clients with the scope ``agent3:approve``."""
+    itself: bool = False
+    """Whether the caller may approve its own call: its user is then asked in place, where the protocol can."""
+
+
 class StandInRoute(Struct, frozen=True, forbid_unknown_fields=True):
     """A capability that answers for another one while that is down, whatever their protocols are."""
 
@@ -415,6 +440,7 @@ class Settings(Struct, frozen=True, forbid_unknown_fields=True):
     costs: Costs = Costs()
     clients: tuple[Client, ...] = ()
     rules: tuple[Rule, ...] = ()
+    approvals: tuple[ApprovalRule, ...] = ()
     routes: tuple[StandInRoute, ...] = ()
     prices: tuple[PriceRule, ...] = ()
     budgets: tuple[Budget, ...] = ()
@@ -438,6 +464,7 @@ _TABLES: dict[str, type[Struct]] = {
 _LISTS: dict[str, type[Struct]] = {
     "clients": Client,
     "rules": Rule,
+    "approvals": ApprovalRule,
     "prices": PriceRule,
     "budgets": Budget,
     "rates": Rate,

@@ -13,6 +13,7 @@ from typing import TYPE_CHECKING
 
 from msgspec.structs import replace
 
+from agent3.calls.approvals import LOOK_EVERY, Approvals
 from agent3.calls.artifacts import ArtifactStore
 from agent3.calls.bodies import Bodies
 from agent3.calls.budgets import Budgets, Standards
@@ -125,6 +126,8 @@ class Core:
         if database.dialect == "postgres" and settings.limits.concurrent >= 1:
             most, alone = settings.limits.concurrent, own_agents.__contains__
             ceiling = SharedCeiling(most, leases, jobs.news, alone=alone, env=env)
+        approvals = Approvals(database, env, metrics, settings.approvals, how.job_days)
+        jobs.add_observer(approvals)
         segment = Segment(database, env, audit_key, FRACTIONS) if audited else None
         parts = Parts(
             settings=settings,
@@ -134,6 +137,7 @@ class Core:
             connectors=connectors,
             ledger=Ledger(database, how.ledger, env, metrics, segment),
             access=Access(settings.rules),
+            approvals=approvals,
             limiter=limiter,
             rates=rates,
             prices=prices,
@@ -168,6 +172,7 @@ class Core:
             "full buckets": lambda: expire_buckets(database, [limiter, *rates.limiters]),
             "statistics": statistics.expire,
             "old leases": leases.expire,
+            "approvals": partial(approvals.expire, how.ledger_days),
             "messages and keys": partial(sweep, database),
         }
         signer = None if segment is None else segment.load_signer
@@ -185,9 +190,11 @@ class Core:
             duties={
                 "prices": (prices.refresh, EVERY),
                 "statistics": (statistics.count, COUNT_EVERY),
+                "approvals": (approvals.settle, LOOK_EVERY),
                 "audit heads": (parts.ledger.sign_head, _SIGN_EVERY),
             },
         )
+        approvals.on_decision = runner.go_on
         return cls(parts, database, steps, jobs, leases, callbacks, runner, statistics)
 
     async def refuse(self, call: Call, refusal: Agent3Error, door: str) -> None:

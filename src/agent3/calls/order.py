@@ -1,6 +1,6 @@
 """The order of the steps: one list, what it promises, and the handlers that are made from it.
 
-Everything that every call must respect is a step around the handler that answers. The order below keeps fourteen
+Everything that every call must respect is a step around the handler that answers. The order below keeps fifteen
 promises, each of them a test in tests/calls/test_promises.py that fails when the steps it speaks of are swapped:
 
  1. a denied call is recorded, but neither charged nor sent
@@ -17,6 +17,7 @@ promises, each of them a test in tests/calls/test_promises.py that fails when th
 12. span, metric, audit row and cost are written once per turn
 13. a turn is durable before it is told
 14. cancellation reaches the innermost handler, and a paused job is cancelled by a turn of its own
+15. only valid input is put before somebody for approval, and nothing is sent before they said yes
 
 Inside all steps stands the park (calls/parking.py), which keeps a function that waits for an answer. It is no step: one
 inside it would be passed by when the answer wakes the function up.
@@ -35,7 +36,9 @@ from typing import Any, cast
 from msgspec.structs import replace
 
 from agent3.calls.coroutines import finish
+from agent3.calls.outcomes import failed_by
 from agent3.calls.step import OUTCOMES, Aim, Parts, Stage, Step
+from agent3.calls.steps.approval import Approval
 from agent3.calls.steps.artifacts import Artifacts
 from agent3.calls.steps.attempt import Attempt
 from agent3.calls.steps.authorize import Authorize
@@ -53,7 +56,7 @@ from agent3.calls.steps.route_secrets import RouteSecrets
 from agent3.calls.steps.sanitize import Sanitize
 from agent3.calls.steps.scope import Scope
 from agent3.calls.steps.validate import Validate
-from agent3.errors import Unavailable
+from agent3.errors import AccessError, Unavailable
 from agent3.model import Agent, Call, Capability, Done, Failed, Handler, Outcome
 
 __all__ = ["ORDER", "Chain"]
@@ -67,6 +70,7 @@ ORDER: tuple[type[Step], ...] = (
     Artifacts,
     Resolve,
     Validate,
+    Approval,
     DeadLetter,
     Deadline,
     Fallback,
@@ -91,6 +95,7 @@ class Chain:
         self._park = parts.park
         self._budgets = parts.budgets
         self.steps = tuple(step(parts) for step in (ORDER if order is None else order))
+        self._approval = next((step for step in self.steps if isinstance(step, Approval)), None)
         self._limit = next((step for step in self.steps if isinstance(step, Limit)), None)
         self._compiled: dict[tuple[Any, ...], tuple[Agent | None, Capability, Handler]] = {}
 
@@ -174,6 +179,10 @@ class Chain:
 
     async def charge_as(self, call: Call, capability: Capability) -> Failed | None:
         """Charge a running call as one of another capability of its agent; the refusal, if it is one."""
+        if self._approval is not None and self._approval.approvals.match(call.principal, call.agent, capability):
+            # It runs already, so that nothing could be asked any more.
+            text = f"{call.agent}.{capability.name} needs somebody's approval. Call it by its name, with its arguments."
+            return replace(failed_by(AccessError(text)), sent=False)
         return await self._limit.charge_as(call, capability) if self._limit is not None else None
 
     def dismiss(self, call: Call) -> None:

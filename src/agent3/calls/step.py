@@ -38,6 +38,7 @@ from agent3.security.limits import Ceiling, FairShares, Limiter, Rates
 from agent3.settings import Settings
 
 if TYPE_CHECKING:
+    from agent3.calls.approvals import Approvals
     from agent3.calls.artifacts import ArtifactStore
     from agent3.calls.bodies import Bodies
     from agent3.calls.budgets import Budgets, Standards
@@ -80,6 +81,7 @@ class Parts:
     connectors: Mapping[str, Connector]
     ledger: Ledger
     access: Access
+    approvals: Approvals
     limiter: Limiter
     rates: Rates
     prices: Prices

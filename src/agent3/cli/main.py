@@ -73,6 +73,7 @@ for _name, _place, _help in (
         "agent3.cli.routes:route",
         "Let a capability answer for another one while that is down; without arguments, list these routes.",
     ),
+    ("approvals", "agent3.cli.approvals:app", "Calls that wait for somebody's yes: list, show, approve, deny."),
     ("client", "agent3.cli.clients:app", "Clients: who may call over the network, and with which keys."),
     ("dlq", "agent3.cli.dead_letters:app", "Dead letters: calls and messages that could not be delivered."),
     (
