@@ -302,8 +302,8 @@ class OAuth(Struct, frozen=True, forbid_unknown_fields=True):
 class Rule(Struct, frozen=True, forbid_unknown_fields=True):
     """Who may call what. The first rule that matches decides; if rules exist and none matches, the call is denied."""
 
-    effect: Literal["allow", "deny"]
-    """What the rule decides."""
+    effect: Literal["allow", "deny", "see"]
+    """What the rule decides. With ``see`` it is listed and found, and a call of it is forbidden."""
     principal: str = "*"
     """The callers it applies to, by id, with ``*`` and ``?``."""
     agent: str = "*"
@@ -313,7 +313,18 @@ class Rule(Struct, frozen=True, forbid_unknown_fields=True):
     protocol: str = "*"
     """The protocols it applies to: mcp, a2a, openapi, nlweb, local."""
     scope: str = ""
-    """A scope that the caller must have for the rule to match."""
+    """A scope, such as a role, that the caller must have for the rule to match."""
+    tenant: str = "*"
+    """The tenants whose clients it applies to, with ``*`` and ``?``; ``""`` for clients without one."""
+    arguments: dict[str, str] = {}
+    """Only calls whose arguments fit all of these, such as ``amount = "<= 100"`` or ``country = "D*"``."""
+
+
+class AccessDefault(Struct, frozen=True, forbid_unknown_fields=True):
+    """What holds where there are no rules."""
+
+    default: Literal["allow", "deny"] = "allow"
+    """What clients may call while there are no rules: everything, or nothing. Rules deny what none of them allows."""
 
 
 class ApprovalRule(Struct, frozen=True, forbid_unknown_fields=True):
@@ -438,6 +449,7 @@ class Settings(Struct, frozen=True, forbid_unknown_fields=True):
     logs: Logs = Logs()
     oauth: OAuth = OAuth()
     costs: Costs = Costs()
+    access: AccessDefault = AccessDefault()
     clients: tuple[Client, ...] = ()
     rules: tuple[Rule, ...] = ()
     approvals: tuple[ApprovalRule, ...] = ()

@@ -136,7 +136,7 @@ class Core:
             tracer=tracer,
             connectors=connectors,
             ledger=Ledger(database, how.ledger, env, metrics, segment),
-            access=Access(settings.rules),
+            access=Access(settings.rules, settings.access.default),
             approvals=approvals,
             limiter=limiter,
             rates=rates,

@@ -39,6 +39,7 @@ from agent3.calls.coroutines import finish
 from agent3.calls.outcomes import failed_by
 from agent3.calls.step import OUTCOMES, Aim, Parts, Stage, Step
 from agent3.calls.steps.approval import Approval
+from agent3.calls.steps.arguments import Arguments
 from agent3.calls.steps.artifacts import Artifacts
 from agent3.calls.steps.attempt import Attempt
 from agent3.calls.steps.authorize import Authorize
@@ -70,6 +71,7 @@ ORDER: tuple[type[Step], ...] = (
     Artifacts,
     Resolve,
     Validate,
+    Arguments,
     Approval,
     DeadLetter,
     Deadline,
@@ -95,6 +97,7 @@ class Chain:
         self._park = parts.park
         self._budgets = parts.budgets
         self.steps = tuple(step(parts) for step in (ORDER if order is None else order))
+        self._access = parts.access
         self._approval = next((step for step in self.steps if isinstance(step, Approval)), None)
         self._limit = next((step for step in self.steps if isinstance(step, Limit)), None)
         self._compiled: dict[tuple[Any, ...], tuple[Agent | None, Capability, Handler]] = {}
@@ -179,9 +182,11 @@ class Chain:
 
     async def charge_as(self, call: Call, capability: Capability) -> Failed | None:
         """Charge a running call as one of another capability of its agent; the refusal, if it is one."""
-        if self._approval is not None and self._approval.approvals.match(call.principal, call.agent, capability):
-            # It runs already, so that nothing could be asked any more.
-            text = f"{call.agent}.{capability.name} needs somebody's approval. Call it by its name, with its arguments."
+        waits = self._approval is not None and self._approval.approvals.match(call.principal, call.agent, capability)
+        if waits or self._access.looks_at_arguments(call.principal, call.agent, capability.name, capability.routes):
+            # It runs already, so that nothing could be asked or judged any more.
+            what = "needs somebody's approval" if waits else "is allowed with some arguments only"
+            text = f"{call.agent}.{capability.name} {what}. Call it by its name, with its arguments."
             return replace(failed_by(AccessError(text)), sent=False)
         return await self._limit.charge_as(call, capability) if self._limit is not None else None
 

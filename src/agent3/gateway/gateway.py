@@ -138,7 +138,7 @@ class Gateway:
         """Tells what the protocol of an agent knows of it beyond the directory."""
         limits, more = core.settings.limits, _QUESTIONS_PER_CALL
         self._meter = RateLimiter(limits.per_minute * more, limits.burst * more, env=core.env)
-        self._offered: dict[tuple[str, str, frozenset[str]], tuple[Agent, Sequence[Capability]]] = {}
+        self._offered: dict[tuple[str, str, frozenset[str], str | None], tuple[Agent, Sequence[Capability]]] = {}
 
     # Finding
 
@@ -330,16 +330,16 @@ class Gateway:
     # Who may call what
 
     def offered(self, agent: Agent, principal: Principal) -> Sequence[Capability]:
-        """What a caller may call of an agent. Found out once for as long as the agent stays the same object."""
-        key = (agent.id, principal.id, principal.scopes)
+        """What a caller may call or see of an agent. Found out once for as long as the agent stays the same object."""
+        key = (agent.id, principal.id, principal.scopes, principal.tenant)
         known = self._offered.get(key)
         if known is not None and known[0] is agent:
             return known[1]
-        narrow = self.core.access.narrow
+        shows = self.core.access.shows
         offered = tuple(
             capability
             for capability in agent.capabilities
-            if narrow(principal, agent.id, capability.name, capability.routes)
+            if shows(principal, agent.id, capability.name, capability.routes)
         )
         if len(self._offered) >= _KNOWN:
             self._offered.clear()
@@ -350,6 +350,11 @@ class Gateway:
         """Whether the rules let a caller call a capability by any of its routes."""
         routes = capability.routes
         return bool(self.core.access.narrow(principal, agent.id, capability.name, routes)) or not routes
+
+    def may_see(self, principal: Principal, agent: Agent, capability: Capability) -> bool:
+        """Whether a capability is there for a caller. What it may see and not call, the step ``authorize`` refuses."""
+        routes = capability.routes
+        return self.core.access.shows(principal, agent.id, capability.name, routes) or not routes
 
     def visible_to(self, principal: Principal) -> Callable[[Agent], bool]:
         """Whether a caller sees an agent: it may call something of it, or there is nothing to call."""

@@ -14,7 +14,7 @@ from typing import Any
 
 from agent3.errors import SetupError
 
-__all__ = ["check_conditions", "fits"]
+__all__ = ["check_conditions", "fits", "translate"]
 
 _COMPARISONS = {">=": operator.ge, "<=": operator.le, "!=": operator.ne, ">": operator.gt, "<": operator.lt}
 _MISSING = object()
@@ -47,6 +47,13 @@ def fits(conditions: Mapping[str, str], given: Any) -> bool | None:
     if False in verdicts:
         return False
     return None if None in verdicts else True
+
+
+def translate(given: Any, names: Mapping[str, str]) -> Any:
+    """Arguments under the names of a stand-in, by ``names`` from its own to those of what it stands in for."""
+    if not names or not isinstance(given, Mapping):
+        return given
+    return {**given, **{theirs: given[ours] for theirs, ours in names.items() if ours in given}}
 
 
 def _find(given: Any, name: str) -> Any:

@@ -14,7 +14,7 @@ from agent3.calls.outcomes import failed_by
 from agent3.calls.step import Aim, Entered, Parts, Stage, Step
 from agent3.errors import AccessError, Agent3Error, Declined, NotApproved
 from agent3.model import Call, Failed, Outcome
-from agent3.security.arguments import fits
+from agent3.security.arguments import fits, translate
 
 __all__ = ["Approval"]
 
@@ -39,6 +39,9 @@ class Approval(Step):
 class _Approval(Stage):
     def __init__(self, approvals: Approvals, aim: Aim):
         self._approvals = approvals
+        # Under the names of what may stand in for it, too.
+        stand_ins = [route.stand_in.input for route in aim.capability.routes if route.stand_in is not None]
+        self._names: list[dict[str, str]] = [{}, *stand_ins]
         self._rules = approvals.match(aim.principal, aim.agent.id if aim.agent else "", aim.capability)
 
     def enter(self, call: Call) -> Entered:
@@ -48,7 +51,7 @@ class _Approval(Stage):
             return call
         for rule in self._rules:
             # Of arguments that cannot be judged nobody can say that they need no approval.
-            if fits(rule.arguments, call.input) is False:
+            if all(fits(rule.arguments, translate(call.input, names)) is False for names in self._names):
                 continue
             if not call.live.can_pause:
                 text = f"{call.agent}.{call.capability} needs somebody's approval, which cannot be waited for here."
