@@ -224,7 +224,7 @@ class Approvals:
         return True
 
     async def find_waiting(self, principal: Principal, job: str) -> str | None:
-        """The approval that a job of another caller waits for and the principal may decide; None where there is none."""
+        """The approval that a job of another caller waits for, if the principal may decide it."""
         rows = await self._database.all("SELECT * FROM approvals WHERE job = ? AND status = 'waiting'", job)
         return next(
             (row["id"] for row in rows if self._sees(principal, row) and self._may_decide(principal, row)), None

@@ -31,6 +31,8 @@ from agent3.calls.steps.breaker import Breakers
 from agent3.calls.steps.cache import ResultCache
 from agent3.calls.steps.ledger import FRACTIONS, Ledger
 from agent3.calls.steps.resolve import Propose
+from agent3.calls.stops import LOOK_EVERY as LOOK_FOR_STOPS
+from agent3.calls.stops import Stops
 from agent3.env import REAL, Env
 from agent3.errors import Agent3Error
 from agent3.identity.secrets import EnvironmentVault, Vault
@@ -128,6 +130,7 @@ class Core:
             ceiling = SharedCeiling(most, leases, jobs.news, alone=alone, env=env)
         approvals = Approvals(database, env, metrics, settings.approvals, how.job_days)
         jobs.add_observer(approvals)
+        stops = Stops(database, env)
         segment = Segment(database, env, audit_key, FRACTIONS) if audited else None
         parts = Parts(
             settings=settings,
@@ -138,6 +141,7 @@ class Core:
             ledger=Ledger(database, how.ledger, env, metrics, segment),
             access=Access(settings.rules, settings.access.default),
             approvals=approvals,
+            stops=stops,
             limiter=limiter,
             rates=rates,
             prices=prices,
@@ -190,6 +194,7 @@ class Core:
             duties={
                 "prices": (prices.refresh, EVERY),
                 "statistics": (statistics.count, COUNT_EVERY),
+                "stops": (stops.refresh, LOOK_FOR_STOPS),
                 "approvals": (approvals.settle, LOOK_EVERY),
                 "audit heads": (parts.ledger.sign_head, _SIGN_EVERY),
             },

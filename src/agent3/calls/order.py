@@ -56,6 +56,7 @@ from agent3.calls.steps.retry import Retry
 from agent3.calls.steps.route_secrets import RouteSecrets
 from agent3.calls.steps.sanitize import Sanitize
 from agent3.calls.steps.scope import Scope
+from agent3.calls.steps.stop import Stop
 from agent3.calls.steps.validate import Validate
 from agent3.errors import AccessError, Unavailable
 from agent3.model import Agent, Call, Capability, Done, Failed, Handler, Outcome
@@ -65,6 +66,7 @@ __all__ = ["ORDER", "Chain"]
 ORDER: tuple[type[Step], ...] = (
     Record,
     Authorize,
+    Stop,
     Loop,
     Limit,
     Cache,
@@ -175,7 +177,7 @@ class Chain:
         async def nothing(_: Call) -> Outcome:
             return _FINE
 
-        refusal: Outcome | None = await self._only(("authorize", "loop"), call, nothing)(call)
+        refusal: Outcome | None = await self._only(("authorize", "stop", "loop"), call, nothing)(call)
         if refusal is _FINE:
             refusal = await self._limit.charge(call) if self._limit is not None else None
         return None if refusal is None else await self.record(call, refusal)

@@ -49,6 +49,7 @@ if TYPE_CHECKING:
     from agent3.calls.steps.cache import ResultCache
     from agent3.calls.steps.ledger import Ledger
     from agent3.calls.steps.resolve import Propose
+    from agent3.calls.stops import Stops
 
 __all__ = ["OUTCOMES", "RECOVERY", "Aim", "Entered", "Left", "Parts", "Stage", "Step"]
 
@@ -82,6 +83,7 @@ class Parts:
     ledger: Ledger
     access: Access
     approvals: Approvals
+    stops: Stops
     limiter: Limiter
     rates: Rates
     prices: Prices

@@ -71,9 +71,7 @@ class Access:
         if not self._rules:
             return ("allow" if self._default == "allow" or principal.kind == "local" else "deny"), None
         possible: int | None = None
-        numbers = self._match(
-            principal.id, principal.scopes, principal.tenant or "", agent, capability, protocol
-        )
+        numbers = self._match(principal.id, principal.scopes, principal.tenant or "", agent, capability, protocol)
         for number in numbers:
             rule = self._rules[number]
             if not rule.arguments:
@@ -105,7 +103,9 @@ class Access:
             return False
         who = (principal.id, principal.scopes, principal.tenant or "")
         names = [(agent, capability, route.protocol) for route in routes]
-        names += [(one.agent, one.capability, route.protocol) for route in routes if (one := route.stand_in) is not None]
+        names += [
+            (one.agent, one.capability, route.protocol) for route in routes if (one := route.stand_in) is not None
+        ]
         return any(self._rules[number].arguments for name in names for number in self._match(*who, *name))
 
     def explain(self, principal: Principal, agent: str, capability: str, protocol: str) -> str:
