@@ -23,6 +23,7 @@ and what to do next. Nothing here knows a protocol, and no message ever holds a 
     │   ├── Unauthenticated         unauthenticated
     │   ├── RateLimited             rate_limited         (retryable)
     │   ├── BudgetExceeded          budget_exceeded
+    │   ├── NotApproved             not_approved         somebody's yes was needed and did not come
     │   └── SecurityError           blocked
     ├── TargetError                 target_failed        the agent, tool or website at the other end
     │   ├── Unavailable             unavailable          (retryable)
@@ -70,6 +71,7 @@ __all__ = [
     "MethodNotAllowed",
     "MethodNotFound",
     "MissingExtra",
+    "NotApproved",
     "NotFound",
     "ParseError",
     "RateLimited",
@@ -279,6 +281,14 @@ class BudgetExceeded(AccessError):
     code = "budget_exceeded"
     http_status = 402
     rpc_code = -32006
+
+
+class NotApproved(AccessError):
+    """The call had to be approved by somebody, who denied it or did not answer in time."""
+
+    code = "not_approved"
+    next_step = "Ask whoever approves such calls, then call again."
+    rpc_code = -32046
 
 
 class SecurityError(AccessError):

@@ -261,12 +261,21 @@ def agent_id(name: str, default: str = "agent") -> str:
 
 
 class Question(Struct, frozen=True, omit_defaults=True):
-    """Something only the caller can say. A ``url`` means that an authorization is wanted there."""
+    """Something only the caller can say. A ``url`` means that an authorization is wanted there.
+
+    With ``by`` it is not the caller's to answer: those named there have to, and the caller can only wait or cancel.
+    """
 
     id: str
     text: str
     schema: dict[str, Any] | None = None
     url: str | None = None
+    by: str | None = None
+
+    @property
+    def wants_authorization(self) -> bool:
+        """Whether it is about leave to go on, and not about input."""
+        return self.url is not None or self.by is not None
 
 
 class Answer(Struct, frozen=True, omit_defaults=True):
@@ -474,6 +483,11 @@ class Turn:
     @property
     def handed_on(self) -> bool:
         """Whether another process goes on with its job: this one only stops, and the job pays at its end."""
+        return False
+
+    @property
+    def can_pause(self) -> bool:
+        """Whether it can end with a question: a job keeps what is asked until the answer comes."""
         return False
 
     def now(self) -> Turn:

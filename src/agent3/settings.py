@@ -303,8 +303,8 @@ class OAuth(Struct, frozen=True, forbid_unknown_fields=True):
 class Rule(Struct, frozen=True, forbid_unknown_fields=True):
     """Who may call what. The first rule that matches decides; if rules exist and none matches, the call is denied."""
 
-    effect: Literal["allow", "deny"]
-    """What the rule decides."""
+    effect: Literal["allow", "deny", "see"]
+    """What the rule decides. With ``see`` it is listed and found, and a call of it is forbidden."""
     principal: str = "*"
     """The callers it applies to, by id, with ``*`` and ``?``."""
     agent: str = "*"
@@ -314,7 +314,43 @@ class Rule(Struct, frozen=True, forbid_unknown_fields=True):
     protocol: str = "*"
     """The protocols it applies to: mcp, a2a, openapi, nlweb, local."""
     scope: str = ""
-    """A scope that the caller must have for the rule to match."""
+    """A scope, such as a role, that the caller must have for the rule to match."""
+    tenant: str = "*"
+    """The tenants whose clients it applies to, with ``*`` and ``?``; ``""`` for clients without one."""
+    arguments: dict[str, str] = {}
+    """Only calls whose arguments fit all of these, such as ``amount = "<= 100"`` or ``country = "D*"``."""
+
+
+class AccessDefault(Struct, frozen=True, forbid_unknown_fields=True):
+    """What holds where there are no rules."""
+
+    default: Literal["allow", "deny"] = "allow"
+    """What clients may call while there are no rules: everything, or nothing. Rules deny what none of them allows."""
+
+
+class ApprovalRule(Struct, frozen=True, forbid_unknown_fields=True):
+    """Which calls wait for somebody's yes. Every rule that matches counts; the first one says how."""
+
+    principal: str = "*"
+    """The callers whose calls wait, by id, with ``*`` and ``?``."""
+    agent: str = "*"
+    """The agents whose calls wait, likewise."""
+    capability: str = "*"
+    """The capabilities whose calls wait, likewise."""
+    consequential: bool = False
+    """Only capabilities that say of themselves that they have consequences, such as a payment."""
+    arguments: dict[str, str] = {}
+    """Only calls whose arguments fit all of these, such as ``amount = "> 100"``."""
+    why: str = ""
+    """Why it waits, for the caller and for who decides."""
+    hours: float = 24.0
+    """Hours within which somebody must say yes; at most as long as jobs are kept."""
+    approvers: tuple[str, ...] = ()
+    """Who may say yes: ids of clients, with ``*`` and ``?``, or ``scope:NAME``.
+
+    Without any: operators, and clients with the scope ``agent3:approve``."""
+    itself: bool = False
+    """Whether the caller may approve its own call: its user is then asked in place, where the protocol can."""
 
 
 class StandInRoute(Struct, frozen=True, forbid_unknown_fields=True):
@@ -414,8 +450,10 @@ class Settings(Struct, frozen=True, forbid_unknown_fields=True):
     logs: Logs = Logs()
     oauth: OAuth = OAuth()
     costs: Costs = Costs()
+    access: AccessDefault = AccessDefault()
     clients: tuple[Client, ...] = ()
     rules: tuple[Rule, ...] = ()
+    approvals: tuple[ApprovalRule, ...] = ()
     routes: tuple[StandInRoute, ...] = ()
     prices: tuple[PriceRule, ...] = ()
     budgets: tuple[Budget, ...] = ()
@@ -439,6 +477,7 @@ _TABLES: dict[str, type[Struct]] = {
 _LISTS: dict[str, type[Struct]] = {
     "clients": Client,
     "rules": Rule,
+    "approvals": ApprovalRule,
     "prices": PriceRule,
     "budgets": Budget,
     "rates": Rate,

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import pytest
 
-from agent3.model import Principal, Route
-from agent3.security.access import Access
+from agent3.model import LOCAL, Principal, Route
+from agent3.security.access import OPERATE, Access, may_operate
 from agent3.settings import Rule
 
 ALICE, BOB = Principal("alice", scopes=frozenset({"admin"})), Principal("bob")
@@ -68,5 +68,68 @@ def test_names_of_strangers_do_not_pile_up() -> None:
     access = Access([Rule("deny", principal="stranger 5"), Rule("allow")])
     for number in range(12_000):
         access.allows(Principal(f"stranger {number}"), "a", "b", "mcp")
-    assert access._find_rule.cache_info().currsize <= 10_000
+    assert access._match.cache_info().currsize <= 10_000
     assert not access.allows(Principal("stranger 5"), "a", "b", "mcp")
+
+
+def test_a_rule_may_look_at_arguments() -> None:
+    access = Access(
+        [
+            Rule("deny", capability="pay", arguments={"country": "XX"}),
+            Rule("allow", capability="pay", arguments={"amount": "<= 100"}),
+            Rule("see", capability="pay"),
+        ]
+    )
+    route = (Route("mcp", "x"),)
+    assert access.allows(BOB, "bank", "pay", "mcp"), "with some arguments"
+    assert access.shows(BOB, "bank", "pay", route)
+    assert access.looks_at_arguments(BOB, "bank", "pay", route)
+    assert not access.looks_at_arguments(BOB, "bank", "other", route)
+    for given, allowed in (
+        ({"amount": 100}, True),
+        ({"amount": 101}, False),
+        ({"amount": "50"}, True),
+        ({"amount": "fifty"}, False),
+        ({"amount": [1, 2]}, True),
+        ({}, False),
+        ("pay 5", False),
+        (None, False),
+        ({"amount": 5, "country": "XX"}, False),
+        ({"amount": 5, "country": ["DE", "XX"]}, False),
+        ({"amount": 5, "country": {"name": "XX"}}, False),
+        ({"amount": float("nan")}, False),
+    ):
+        assert bool(access.narrow(BOB, "bank", "pay", route, given)) is allowed, given
+
+
+def test_what_may_be_seen_is_listed_and_not_callable() -> None:
+    access = Access([Rule("see", agent="bank"), Rule("allow")])
+    route = (Route("mcp", "x"),)
+    assert access.shows(BOB, "bank", "pay", route)
+    assert access.narrow(BOB, "bank", "pay", route) == ()
+    assert access.narrow(BOB, "shop", "buy", route) is route
+
+
+def test_a_rule_may_be_for_one_tenant() -> None:
+    access = Access([Rule("allow", tenant="blue", agent="blue-*"), Rule("allow", tenant="", agent="shared")])
+    blue, red, nobody = Principal("b", tenant="blue"), Principal("r", tenant="red"), Principal("n")
+    assert access.allows(blue, "blue-bank", "pay", "mcp")
+    assert not access.allows(blue, "shared", "pay", "mcp")
+    assert not access.allows(red, "blue-bank", "pay", "mcp")
+    assert not access.allows_anything(red)
+    assert access.allows(nobody, "shared", "pay", "mcp")
+    assert not access.allows(nobody, "blue-bank", "pay", "mcp")
+
+
+def test_clients_can_be_denied_what_no_rule_allows_also_without_rules() -> None:
+    access = Access([], "deny")
+    assert not access.allows(BOB, "bank", "pay", "mcp")
+    assert not access.allows_anything(BOB)
+    assert access.allows(LOCAL, "bank", "pay", "mcp")
+    assert "access.default" in access.explain(BOB, "bank", "pay", "mcp")
+
+
+def test_an_operator_of_a_tenant_does_not_operate_the_gateway() -> None:
+    scopes = frozenset({OPERATE})
+    assert may_operate(Principal("o", scopes=scopes))
+    assert not may_operate(Principal("o", scopes=scopes, tenant="blue"))

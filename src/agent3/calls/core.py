@@ -13,6 +13,7 @@ from typing import TYPE_CHECKING
 
 from msgspec.structs import replace
 
+from agent3.calls.approvals import LOOK_EVERY, Approvals
 from agent3.calls.artifacts import ArtifactStore
 from agent3.calls.bodies import Bodies
 from agent3.calls.budgets import Budgets, Standards
@@ -30,6 +31,8 @@ from agent3.calls.steps.breaker import Breakers
 from agent3.calls.steps.cache import ResultCache
 from agent3.calls.steps.ledger import FRACTIONS, Ledger
 from agent3.calls.steps.resolve import Propose
+from agent3.calls.stops import LOOK_EVERY as LOOK_FOR_STOPS
+from agent3.calls.stops import Stops
 from agent3.env import REAL, Env
 from agent3.errors import Agent3Error
 from agent3.identity.logins import Logins
@@ -127,6 +130,9 @@ class Core:
         if database.dialect == "postgres" and settings.limits.concurrent >= 1:
             most, alone = settings.limits.concurrent, own_agents.__contains__
             ceiling = SharedCeiling(most, leases, jobs.news, alone=alone, env=env)
+        approvals = Approvals(database, env, metrics, settings.approvals, how.job_days)
+        jobs.add_observer(approvals)
+        stops = Stops(database, env)
         segment = Segment(database, env, audit_key, FRACTIONS) if audited else None
         parts = Parts(
             settings=settings,
@@ -135,7 +141,9 @@ class Core:
             tracer=tracer,
             connectors=connectors,
             ledger=Ledger(database, how.ledger, env, metrics, segment),
-            access=Access(settings.rules),
+            access=Access(settings.rules, settings.access.default),
+            approvals=approvals,
+            stops=stops,
             limiter=limiter,
             rates=rates,
             prices=prices,
@@ -171,6 +179,7 @@ class Core:
             "full buckets": lambda: expire_buckets(database, [limiter, *rates.limiters]),
             "statistics": statistics.expire,
             "old leases": leases.expire,
+            "approvals": partial(approvals.expire, how.ledger_days),
             "messages and keys": partial(sweep, database),
         }
         signer = None if segment is None else segment.load_signer
@@ -188,9 +197,12 @@ class Core:
             duties={
                 "prices": (prices.refresh, EVERY),
                 "statistics": (statistics.count, COUNT_EVERY),
+                "stops": (stops.refresh, LOOK_FOR_STOPS),
+                "approvals": (approvals.settle, LOOK_EVERY),
                 "audit heads": (parts.ledger.sign_head, _SIGN_EVERY),
             },
         )
+        approvals.on_decision = runner.go_on
         return cls(parts, database, steps, jobs, leases, callbacks, runner, statistics)
 
     async def refuse(self, call: Call, refusal: Agent3Error, door: str) -> None:

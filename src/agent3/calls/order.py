@@ -1,6 +1,6 @@
 """The order of the steps: one list, what it promises, and the handlers that are made from it.
 
-Everything that every call must respect is a step around the handler that answers. The order below keeps fourteen
+Everything that every call must respect is a step around the handler that answers. The order below keeps fifteen
 promises, each of them a test in tests/calls/test_promises.py that fails when the steps it speaks of are swapped:
 
  1. a denied call is recorded, but neither charged nor sent
@@ -17,6 +17,7 @@ promises, each of them a test in tests/calls/test_promises.py that fails when th
 12. span, metric, audit row and cost are written once per turn
 13. a turn is durable before it is told
 14. cancellation reaches the innermost handler, and a paused job is cancelled by a turn of its own
+15. only valid input is put before somebody for approval, and nothing is sent before they said yes
 
 Inside all steps stands the park (calls/parking.py), which keeps a function that waits for an answer. It is no step: one
 inside it would be passed by when the answer wakes the function up.
@@ -35,7 +36,10 @@ from typing import Any, cast
 from msgspec.structs import replace
 
 from agent3.calls.coroutines import finish
+from agent3.calls.outcomes import failed_by
 from agent3.calls.step import OUTCOMES, Aim, Parts, Stage, Step
+from agent3.calls.steps.approval import Approval
+from agent3.calls.steps.arguments import Arguments
 from agent3.calls.steps.artifacts import Artifacts
 from agent3.calls.steps.attempt import Attempt
 from agent3.calls.steps.authorize import Authorize
@@ -52,8 +56,9 @@ from agent3.calls.steps.retry import Retry
 from agent3.calls.steps.route_secrets import RouteSecrets
 from agent3.calls.steps.sanitize import Sanitize
 from agent3.calls.steps.scope import Scope
+from agent3.calls.steps.stop import Stop
 from agent3.calls.steps.validate import Validate
-from agent3.errors import Unavailable
+from agent3.errors import AccessError, Unavailable
 from agent3.model import Agent, Call, Capability, Done, Failed, Handler, Outcome
 
 __all__ = ["ORDER", "Chain"]
@@ -61,12 +66,15 @@ __all__ = ["ORDER", "Chain"]
 ORDER: tuple[type[Step], ...] = (
     Record,
     Authorize,
+    Stop,
     Loop,
     Limit,
     Cache,
     Artifacts,
     Resolve,
     Validate,
+    Arguments,
+    Approval,
     DeadLetter,
     Deadline,
     Fallback,
@@ -91,6 +99,8 @@ class Chain:
         self._park = parts.park
         self._budgets = parts.budgets
         self.steps = tuple(step(parts) for step in (ORDER if order is None else order))
+        self._access = parts.access
+        self._approval = next((step for step in self.steps if isinstance(step, Approval)), None)
         self._limit = next((step for step in self.steps if isinstance(step, Limit)), None)
         self._compiled: dict[tuple[Any, ...], tuple[Agent | None, Capability, Handler]] = {}
 
@@ -167,13 +177,19 @@ class Chain:
         async def nothing(_: Call) -> Outcome:
             return _FINE
 
-        refusal: Outcome | None = await self._only(("authorize", "loop"), call, nothing)(call)
+        refusal: Outcome | None = await self._only(("authorize", "stop", "loop"), call, nothing)(call)
         if refusal is _FINE:
             refusal = await self._limit.charge(call) if self._limit is not None else None
         return None if refusal is None else await self.record(call, refusal)
 
     async def charge_as(self, call: Call, capability: Capability) -> Failed | None:
         """Charge a running call as one of another capability of its agent; the refusal, if it is one."""
+        waits = self._approval is not None and self._approval.approvals.match(call.principal, call.agent, capability)
+        if waits or self._access.looks_at_arguments(call.principal, call.agent, capability.name, capability.routes):
+            # It runs already, so that nothing could be asked or judged any more.
+            what = "needs somebody's approval" if waits else "is allowed with some arguments only"
+            text = f"{call.agent}.{capability.name} {what}. Call it by its name, with its arguments."
+            return replace(failed_by(AccessError(text)), sent=False)
         return await self._limit.charge_as(call, capability) if self._limit is not None else None
 
     def dismiss(self, call: Call) -> None:

@@ -64,6 +64,8 @@ Lookup: TypeAlias = Callable[[str, str], Awaitable[Target]]
 Choose: TypeAlias = Callable[[Job, Mapping[str, Answer]], Awaitable[tuple[Call, Target] | Needs | Failed]]
 """What the answers to a job say that it is for: the call and its target, or what to end the turn with instead."""
 
+_DECIDED = "approval"
+"""The door of turns that go on because somebody else decided."""
 _PATIENCE = 30.0
 """Seconds that a cancelled turn gets to clean up before its cancelling stops waiting for it."""
 _HANDING = 2.0
@@ -218,6 +220,11 @@ class Runner:
         if detach:
             return Working(job=job.id, turn=claimed.turn)
         return await _join(task)
+
+    async def go_on(self, job: Job) -> None:
+        """Start the next turn of a job that waited for others than its caller, who have decided."""
+        accepted = {question.id: Answer(data=True) for question in job.questions}
+        await self.answer(job.call.principal, job.id, accepted, turn=job.turn, door=_DECIDED, detach=True)
 
     async def target(self, agent: str, capability: str) -> Target:
         """What a call of these names reaches; NotFound where that is nothing."""

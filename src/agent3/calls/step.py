@@ -39,6 +39,7 @@ from agent3.security.limits import Ceiling, FairShares, Limiter, Rates
 from agent3.settings import Settings
 
 if TYPE_CHECKING:
+    from agent3.calls.approvals import Approvals
     from agent3.calls.artifacts import ArtifactStore
     from agent3.calls.bodies import Bodies
     from agent3.calls.budgets import Budgets, Standards
@@ -49,6 +50,7 @@ if TYPE_CHECKING:
     from agent3.calls.steps.cache import ResultCache
     from agent3.calls.steps.ledger import Ledger
     from agent3.calls.steps.resolve import Propose
+    from agent3.calls.stops import Stops
 
 __all__ = ["OUTCOMES", "RECOVERY", "Aim", "Entered", "Left", "Parts", "Stage", "Step"]
 
@@ -81,6 +83,8 @@ class Parts:
     connectors: Mapping[str, Connector]
     ledger: Ledger
     access: Access
+    approvals: Approvals
+    stops: Stops
     limiter: Limiter
     rates: Rates
     prices: Prices

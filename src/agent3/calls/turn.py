@@ -100,6 +100,10 @@ class RunningTurn(Turn):
         return True
 
     @property
+    def can_pause(self) -> bool:
+        return True
+
+    @property
     def handed_on(self) -> bool:
         return self.job is not None and self._is_handed_on(self.job.id)
 

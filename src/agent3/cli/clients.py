@@ -191,7 +191,7 @@ def can(
     settings = load_database_settings(options)
     principal = _find(settings, client)
     agent, _, capability = what.partition(".")
-    access = Access(settings.rules)
+    access = Access(settings.rules, settings.access.default)
     verdicts = [
         {
             "protocol": one,

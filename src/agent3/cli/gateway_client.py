@@ -11,6 +11,7 @@ from agent3.errors import NotFound
 from agent3.settings import Settings
 
 if TYPE_CHECKING:
+    from agent3.calls.approvals import Approvals
     from agent3.gateway.reports import Reports
     from agent3.model import Principal
 
@@ -36,6 +37,9 @@ class Gateway(Protocol):
     def record(self, call_id: str) -> dict[str, Any]: ...
     def stats(self, query: Mapping[str, str]) -> dict[str, Any]: ...
     def price(self, arguments: Mapping[str, Any]) -> dict[str, Any]: ...
+    def approvals(self, *, waiting: bool, limit: int) -> dict[str, Any]: ...
+    def approval(self, approval: str) -> dict[str, Any]: ...
+    def decide(self, approval: str, *, approve: bool, reason: str) -> dict[str, Any]: ...
 
 
 class Remote:
@@ -99,6 +103,19 @@ class Remote:
     def price(self, arguments: Mapping[str, Any]) -> dict[str, Any]:
         """Set a price."""
         return self._post("/v1/prices", arguments)
+
+    def approvals(self, *, waiting: bool, limit: int) -> dict[str, Any]:
+        """Calls that wait for somebody's yes."""
+        return self._get(f"/v1/approvals?status={'waiting' if waiting else 'all'}&limit={limit}")
+
+    def approval(self, approval: str) -> dict[str, Any]:
+        """One of them."""
+        return self._get(f"/v1/approvals/{quote(approval, safe='')}")
+
+    def decide(self, approval: str, *, approve: bool, reason: str) -> dict[str, Any]:
+        """Approve or deny it."""
+        path = f"/v1/approvals/{quote(approval, safe='')}/{'approve' if approve else 'deny'}"
+        return self._post(path, {"reason": reason} if reason else {})
 
     def _get(self, path: str) -> dict[str, Any]:
         return request(self.where, "GET", path, key=self._key, timeout=self._timeout)
@@ -179,6 +196,34 @@ class Local:
         from agent3.terminal.database_work import run_on_database
 
         return run_on_database(self._settings, lambda database: ask(Reports(database, REAL), LOCAL))
+
+    def approvals(self, *, waiting: bool, limit: int) -> dict[str, Any]:
+        """Calls that wait for somebody's yes."""
+
+        async def ask(approvals: Approvals, reader: Principal) -> dict[str, Any]:
+            found = await approvals.list(reader, waiting=waiting, limit=limit)
+            return {"approvals": found, "count": len(found)}
+
+        return self._approve(ask)
+
+    def approval(self, approval: str) -> dict[str, Any]:
+        """One of them."""
+        return self._approve(lambda approvals, reader: approvals.show(reader, approval))
+
+    def decide(self, approval: str, *, approve: bool, reason: str) -> dict[str, Any]:
+        """Approve or deny it. A running gateway goes on with the call within seconds, else the next one that starts."""
+        return self._approve(
+            lambda approvals, reader: approvals.decide(reader, approval, approve=approve, reason=reason)
+        )
+
+    def _approve(self, ask: Callable[[Approvals, Principal], Awaitable[dict[str, Any]]]) -> dict[str, Any]:
+        from agent3.calls.approvals import Approvals
+        from agent3.env import REAL
+        from agent3.model import LOCAL
+        from agent3.observe.metrics import METRICS
+        from agent3.terminal.database_work import run_on_database
+
+        return run_on_database(self._settings, lambda database: ask(Approvals(database, REAL, METRICS), LOCAL))
 
     def routes(self, capability: str | None) -> dict[str, Any]:
         """Which capabilities stand in for others."""

@@ -67,12 +67,15 @@ for _name, _place, _help in (
         "agent3.cli.registration:approve",
         "Approve how an agent describes itself by now. Until then it is served as it was.",
     ),
+    ("stop", "agent3.cli.switches:stop", "Stop an agent: its calls are refused, and those that run are ended."),
+    ("start", "agent3.cli.switches:start", "Let an agent that was stopped be called again."),
     ("remove", "agent3.cli.registration:remove", "Remove an agent that was added."),
     (
         "route",
         "agent3.cli.routes:route",
         "Let a capability answer for another one while that is down; without arguments, list these routes.",
     ),
+    ("approvals", "agent3.cli.approvals:app", "Calls that wait for somebody's yes: list, show, approve, deny."),
     ("client", "agent3.cli.clients:app", "Clients: who may call over the network, and with which keys."),
     (
         "login",

@@ -16,6 +16,7 @@ from msgspec import Struct
 from msgspec.structs import replace
 
 from agent3 import schema
+from agent3.calls.approvals import QUESTION
 from agent3.calls.artifacts import StoredArtifact
 from agent3.calls.callbacks import CALLBACK
 from agent3.calls.core import Core
@@ -55,6 +56,7 @@ from agent3.model import (
     Answer,
     Call,
     Capability,
+    Done,
     Event,
     Failed,
     Needs,
@@ -87,6 +89,7 @@ _NOTHING_THERE = (
     "website, with agent3 add."
 )
 _INDEXING = "Indexing: {} of {} agents can be found so far. Search again in a moment for the others."
+_APPROVES = Question(QUESTION, "Approve it?", {"type": "boolean"})
 _KNOWN = 10_000
 """Pairs of a caller and an agent of which it is remembered what the caller may call."""
 
@@ -135,7 +138,7 @@ class Gateway:
         """Tells what the protocol of an agent knows of it beyond the directory."""
         limits, more = core.settings.limits, _QUESTIONS_PER_CALL
         self._meter = RateLimiter(limits.per_minute * more, limits.burst * more, env=core.env)
-        self._offered: dict[tuple[str, str, frozenset[str]], tuple[Agent, Sequence[Capability]]] = {}
+        self._offered: dict[tuple[str, str, frozenset[str], str | None], tuple[Agent, Sequence[Capability]]] = {}
 
     # Finding
 
@@ -327,16 +330,16 @@ class Gateway:
     # Who may call what
 
     def offered(self, agent: Agent, principal: Principal) -> Sequence[Capability]:
-        """What a caller may call of an agent. Found out once for as long as the agent stays the same object."""
-        key = (agent.id, principal.id, principal.scopes)
+        """What a caller may call or see of an agent. Found out once for as long as the agent stays the same object."""
+        key = (agent.id, principal.id, principal.scopes, principal.tenant)
         known = self._offered.get(key)
         if known is not None and known[0] is agent:
             return known[1]
-        narrow = self.core.access.narrow
+        shows = self.core.access.shows
         offered = tuple(
             capability
             for capability in agent.capabilities
-            if narrow(principal, agent.id, capability.name, capability.routes)
+            if shows(principal, agent.id, capability.name, capability.routes)
         )
         if len(self._offered) >= _KNOWN:
             self._offered.clear()
@@ -347,6 +350,11 @@ class Gateway:
         """Whether the rules let a caller call a capability by any of its routes."""
         routes = capability.routes
         return bool(self.core.access.narrow(principal, agent.id, capability.name, routes)) or not routes
+
+    def may_see(self, principal: Principal, agent: Agent, capability: Capability) -> bool:
+        """Whether a capability is there for a caller. What it may see and not call, the step ``authorize`` refuses."""
+        routes = capability.routes
+        return self.core.access.shows(principal, agent.id, capability.name, routes) or not routes
 
     def visible_to(self, principal: Principal) -> Callable[[Agent], bool]:
         """Whether a caller sees an agent: it may call something of it, or there is nothing to call."""
@@ -564,9 +572,16 @@ class Gateway:
 
         A mapping that names none of the questions answers the first as a whole, such as the input that it asks for.
 
-        With ``agent``, only a job of that agent is answered.
+        With ``agent``, only a job of that agent is answered. A job of somebody else that waits for an approval is
+        answered with yes or no by who may approve it.
         """
-        waiting = await self.job(caller, job, agent)
+        try:
+            waiting = await self.job(caller, job, agent)
+        except JobNotFound:
+            approval = await self.core.parts.approvals.find_waiting(caller.principal, job)
+            if approval is None:
+                raise
+            return await self._approve_by_answer(caller, approval, said)
         given: Mapping[str, Any]
         if isinstance(said, str) or not any(question.id in said for question in waiting.questions):
             given = {waiting.questions[0].id: said} if waiting.questions else {}
@@ -574,6 +589,31 @@ class Gateway:
             given = said
         answers = {question.id: _answer(given, question) for question in waiting.questions if question.id in given}
         return await self.answer(caller, job, answers)
+
+    async def _approve_by_answer(self, caller: Caller, approval: str, said: str | Mapping[str, Any]) -> Outcome:
+        self.count_question(caller.principal)
+        given = _answer({QUESTION: said.get(QUESTION, said) if isinstance(said, Mapping) else said}, _APPROVES)
+        yes = given.data is True and given.action == "accept"
+        if not yes and not (given.action != "accept" or given.data is False):
+            raise ValidationError("Answer with yes or no: that is what this approval asks.")
+        found = await self.core.parts.approvals.decide(caller.principal, approval, approve=yes)
+        return Done((Part(data=found),))
+
+    async def approvals(self, caller: Caller, *, waiting: bool = True, limit: int = 50) -> dict[str, Any]:
+        """The approvals that this caller asked for, or may decide."""
+        self.count_question(caller.principal)
+        found = await self.core.parts.approvals.list(caller.principal, waiting=waiting, limit=limit)
+        return {"approvals": found, "count": len(found)}
+
+    async def approval(self, caller: Caller, approval: str) -> dict[str, Any]:
+        """One of them, with what the call would do."""
+        self.count_question(caller.principal)
+        return await self.core.parts.approvals.show(caller.principal, approval)
+
+    async def decide(self, caller: Caller, approval: str, *, approve: bool, reason: str = "") -> dict[str, Any]:
+        """Approve or deny a call that waits; it goes on, or ends, in the background."""
+        self.count_question(caller.principal)
+        return await self.core.parts.approvals.decide(caller.principal, approval, approve=approve, reason=reason)
 
     async def job(self, caller: Caller, job: str, agent: str | None = None) -> Job:
         """A job of this caller as it stands; JobNotFound for any other, and for one of another ``agent``."""

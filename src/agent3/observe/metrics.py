@@ -292,6 +292,7 @@ class Metrics:
         self.refusals = count("agent3_refusals_total", "Calls refused before they were sent", "code")
         self.dead_letters = count("agent3_dead_letters_total", "Calls that ended as dead letters", "code")
         self.cache = count("agent3_cache_total", "Lookups in the result cache", "result")
+        self.approvals = count("agent3_approvals_total", "Calls that need somebody's yes, by what came of it", "result")
         self.sentences = count("agent3_sentences_total", "Messages read, by what came of it", "reading")
         self.cost_usd = count("agent3_cost_usd_total", "Cost of calls in US dollars", "agent")
         self.budgets_exceeded = count(

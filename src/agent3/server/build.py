@@ -127,6 +127,7 @@ async def build(
             for protocol in server.protocols.values():
                 await protocol.start()
             await core.parts.prices.refresh()
+            await core.parts.stops.refresh()
             await server.services.clients.refresh()
             if take_over:
                 server.services.clients.follow()

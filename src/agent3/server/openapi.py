@@ -44,6 +44,11 @@ _ANSWER = {
     "properties": {"answers": {"type": "object"}, "message": {"type": "string"}},
     "additionalProperties": False,
 }
+_APPROVAL_ANSWER = {
+    "type": "object",
+    "properties": {"reason": {"type": "string"}},
+    "additionalProperties": False,
+}
 _CALLBACKS = {
     "type": "object",
     "properties": {
@@ -179,6 +184,24 @@ def document() -> dict[str, Any]:
             },
             "/v1/agents/{agent_id}/approve": {
                 "post": _operation("Approve how it describes itself by now", APPROVAL_SCHEMA, parameters=agent)
+            },
+            "/v1/approvals": {
+                "get": _operation(
+                    "Calls that wait for approval; with status=all, also those that were decided",
+                    parameters=[
+                        _query("limit", 1_000),
+                        {"name": "status", "in": "query", "schema": {"enum": ["waiting", "all"]}},
+                    ],
+                )
+            },
+            "/v1/approvals/{approval_id}": {
+                "get": _operation("One of them, with its input", parameters=[_path("approval_id")])
+            },
+            "/v1/approvals/{approval_id}/approve": {
+                "post": _operation("Let the call go on", _APPROVAL_ANSWER, parameters=[_path("approval_id")])
+            },
+            "/v1/approvals/{approval_id}/deny": {
+                "post": _operation("Refuse the call", _APPROVAL_ANSWER, parameters=[_path("approval_id")])
             },
             "/v1/search": {"post": _operation("Find agents", body["agent3_search"])},
             "/v1/call": {

@@ -81,6 +81,10 @@ class Rest:
             ("/v1/calls/{job_id}/callbacks", "GET", self.callbacks),
             ("/v1/calls/{job_id}/answer", "POST", self.answer),
             ("/v1/calls/{job_id}/cancel", "POST", self.cancel),
+            ("/v1/approvals", "GET", self.approvals),
+            ("/v1/approvals/{approval_id}", "GET", self.approval),
+            ("/v1/approvals/{approval_id}/approve", "POST", self.approve_call),
+            ("/v1/approvals/{approval_id}/deny", "POST", self.deny_call),
             ("/v1/feedback", "POST", self.feedback),
             ("/v1/routes", "GET", self.list_routes),
             ("/v1/routes", "PUT", self.put_route),
@@ -273,6 +277,37 @@ class Rest:
         job_id = request.path_params["job_id"]
         await gateway.cancel(caller, job_id)
         return json_response(describe_job(await gateway.job(caller, job_id)))
+
+    # Approvals
+
+    async def approvals(self, request: Request) -> Response:
+        status = request.query_params.get("status", "waiting")
+        if status not in ("waiting", "all"):
+            raise ValidationError(f"status is {status[:40]!r}; it is waiting or all.")
+        limit = _parse_query_number(request, "limit", 50, 1, 1_000)
+        caller = self._caller(request)
+        return json_response(await self._gateway.approvals(caller, waiting=status == "waiting", limit=limit))
+
+    async def approval(self, request: Request) -> Response:
+        return json_response(await self._gateway.approval(self._caller(request), request.path_params["approval_id"]))
+
+    async def approve_call(self, request: Request) -> Response:
+        return await self._decide(request, approve=True)
+
+    async def deny_call(self, request: Request) -> Response:
+        return await self._decide(request, approve=False)
+
+    async def _decide(self, request: Request, *, approve: bool) -> Response:
+        caller = self._caller(request)
+        match await self._body(request):
+            case {"reason": str(reason), **rest} if not rest:
+                pass
+            case body if not body:
+                reason = ""
+            case _:
+                raise ValidationError('Send {} or {"reason": "…"}.')
+        approval = request.path_params["approval_id"]
+        return json_response(await self._gateway.decide(caller, approval, approve=approve, reason=reason))
 
     # The ledger
 

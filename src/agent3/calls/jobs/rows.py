@@ -173,7 +173,7 @@ def detail_of(outcome: Outcome) -> str | None:
     if isinstance(outcome, Failed):
         return outcome.code
     if isinstance(outcome, Needs):
-        return "authorization" if any(question.url for question in outcome.questions) else None
+        return "authorization" if any(question.wants_authorization for question in outcome.questions) else None
     kind = outcome.meta.get(META_RESULT) if isinstance(outcome, Done) else None
     return kind if isinstance(kind, str) else None
 

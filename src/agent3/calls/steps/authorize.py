@@ -6,7 +6,7 @@ from msgspec.structs import replace
 
 from agent3.calls.outcomes import failed_by
 from agent3.calls.step import Aim, Entered, Parts, Stage, Step
-from agent3.errors import CapabilityNotFound
+from agent3.errors import AccessError, CapabilityNotFound
 from agent3.model import Call
 
 __all__ = ["Authorize", "unknown"]
@@ -61,5 +61,8 @@ class _Authorize(Stage):
             return call
         if not allowed:
             call.live.denied = "forbidden"
+            if self._access.shows(call.principal, call.agent, call.capability, wanted):
+                text = f"{call.principal.id} may see {call.agent}.{call.capability}, but not call it."
+                return failed_by(AccessError(text))
             return failed_by(unknown(call.agent, call.capability))
         return replace(call, routes=allowed)

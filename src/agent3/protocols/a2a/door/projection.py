@@ -182,7 +182,8 @@ def to_state(outcome: Outcome) -> State:
     if isinstance(outcome, Working):
         return State.WORKING
     if isinstance(outcome, Needs):
-        return State.AUTH_REQUIRED if any(question.url for question in outcome.questions) else State.INPUT_REQUIRED
+        waits = any(question.wants_authorization for question in outcome.questions)
+        return State.AUTH_REQUIRED if waits else State.INPUT_REQUIRED
     if outcome.code == "canceled":
         return State.CANCELED
     return State.REJECTED if outcome.code in _REJECTED or is_refusal(outcome) else State.FAILED
@@ -213,7 +214,7 @@ def _status_message(
         texts = tuple(Part(text=question.text) for question in outcome.questions)
         forms = []
         for question in outcome.questions:
-            form = {"id": question.id, "schema": question.schema, "url": question.url}
+            form = {"id": question.id, "schema": question.schema, "url": question.url, "by": question.by}
             forms.append(Part(data={name: value for name, value in form.items() if value is not None}))
         return (*parts_out(outcome.parts, link), *texts, *forms), None
     if isinstance(outcome, Working):
@@ -247,7 +248,7 @@ def answers_to(questions: Sequence[Question], message: Message) -> dict[str, Ans
         return found
     # Nothing names a question, so the message as a whole answers the first one.
     question = questions[0]
-    if question.url is not None:
+    if question.wants_authorization:
         return {question.id: Answer()}
     if data:
         return {question.id: Answer(data=data[0])}

@@ -48,7 +48,7 @@ _KNOWN = 1_000
 """Callers of one door that are remembered."""
 _CALLER = "agent3.caller"
 
-_Who = tuple[str, frozenset[str]]
+_Who = tuple[str, frozenset[str], str | None]
 """All of a caller that rules can ask for."""
 Make = Callable[..., MCPDoor]
 """Makes the MCP door of a tool set, with the hosts and bounds of the gateway."""
@@ -420,7 +420,7 @@ def _instructions(agent: Agent) -> str | None:
 
 
 def _who(principal: Principal) -> _Who:
-    return principal.id, principal.scopes
+    return principal.id, principal.scopes, principal.tenant
 
 
 def _caller(scope: Scope) -> Principal:

@@ -180,7 +180,7 @@ class AgentTools:
     # Tools
 
     async def tools(self, principal: Principal) -> Sequence[Tool]:
-        """Those that the caller may call."""
+        """Those that the caller may call or see."""
         return [self._all[capability.name] for capability in self._gateway.offered(self.agent, principal)]
 
     def on_listed(self, seconds: float) -> None:
@@ -189,7 +189,7 @@ class AgentTools:
 
     def fingerprint(self, principal: Principal) -> Hashable:
         """Changes with the agent, and with all of a caller that rules can ask for."""
-        return self._generation, principal.id, principal.scopes
+        return self._generation, principal.id, principal.scopes, principal.tenant
 
     async def call(self, name: str, arguments: dict[str, Any], caller: Caller) -> Outcome:
         """One turn of a capability, through all steps."""
@@ -233,7 +233,7 @@ class AgentTools:
         """Ask the rules, which do not change while a gateway runs, and remember what they say."""
         if len(self._allowed) >= _KNOWN:
             self._allowed.clear()
-        allowed = self._gateway.may_call(principal, self.agent, capability)
+        allowed = self._gateway.may_see(principal, self.agent, capability)
         self._allowed[capability.name, principal] = allowed
         return allowed
 

@@ -99,8 +99,8 @@ class DirectTools:
         self._directory = gateway.directory
         self._most = most
         self._door = door
-        self._views: OrderedDict[tuple[str, frozenset[str]], tuple[Principal, _View]] = OrderedDict()
-        self._told: dict[tuple[str, frozenset[str]], int] = {}
+        self._views: OrderedDict[tuple[str, frozenset[str], str | None], tuple[Principal, _View]] = OrderedDict()
+        self._told: dict[tuple[str, frozenset[str], str | None], int] = {}
         """The edition that each of these callers was last told of."""
         self._agents: OrderedDict[str, AgentTools] = OrderedDict()
         self.capabilities = Capabilities(
@@ -123,10 +123,10 @@ class DirectTools:
         """Since when this caller's tools are what they are; None while that would have to be found out."""
         if not self._most:
             return "five"
-        known = self._views.get((principal.id, principal.scopes))
+        known = self._views.get((principal.id, principal.scopes, principal.tenant))
         if known is None or known[1].generation != self._directory.peek_generation():
             return None
-        return known[1].edition, principal.id, principal.scopes
+        return known[1].edition, principal.id, principal.scopes, principal.tenant
 
     async def call(self, name: str, arguments: dict[str, Any], caller: Caller) -> Outcome:
         """One of the five, or one turn of a capability: the same call as at the agent's own door."""
@@ -190,7 +190,7 @@ class DirectTools:
                 failing = True
 
     async def _view(self, principal: Principal) -> _View:
-        key = (principal.id, principal.scopes)
+        key = (principal.id, principal.scopes, principal.tenant)
         _, view = self._views.get(key, (principal, None))
         if view is not None and view.generation == self._directory.peek_generation():
             return view

@@ -60,7 +60,12 @@ def roots_question(question_id: str) -> Question:
 
 
 def feature_for(question: Question) -> str:
-    """The feature a client needs for this question: form, url, sampling or roots."""
+    """The feature a client needs for this question: form, url, sampling or roots; none has ``elsewhere``.
+
+    What others have to answer is not put to the user of the client: whatever that said would not count.
+    """
+    if question.by is not None:
+        return "elsewhere"
     request = _client_request(question)
     if request is not None:
         return _FEATURES.get(str(request.get("method")), "form")

@@ -64,7 +64,8 @@ def to_tool_result(outcome: Done | Failed | Working, version: str) -> wire.CallT
 
 def questions_as_text(needs: Needs, hint: str) -> wire.CallToolResult:
     """The questions for a client that cannot ask its user: the model reads them and asks."""
-    lines = ["This cannot continue without an answer."]
+    waits = all(question.by is not None for question in needs.questions)
+    lines = ["This waits for others, and goes on by itself." if waits else "This cannot continue without an answer."]
     for question in needs.questions:
         lines.append(f"Question {question.id}: {question.text}")
         if question.schema is not None:

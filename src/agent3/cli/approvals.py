@@ -1,0 +1,115 @@
+"""``agent3 approvals``: calls that wait for somebody's yes, at a running gateway or on the database of the settings."""
+
+from __future__ import annotations
+
+import json
+import time
+from typing import Any
+
+from cyclopts import App
+
+from agent3.cli.options import GatewayOptions, connect
+from agent3.cli.output import make_console, make_table
+from agent3.terminal.output import clean, print_result
+
+__all__ = ["app"]
+
+app = App(name="approvals", help="Calls that wait for somebody's yes.")
+
+
+@app.command(name="list")
+def list_(
+    *,
+    all: bool = False,  # noqa: A002 - the option is called so
+    limit: int = 50,
+    options: GatewayOptions = GatewayOptions(),  # noqa: B008 - frozen
+) -> None:
+    """List the calls that wait for approval, the oldest first.
+
+    Parameters
+    ----------
+    all:
+        Also those that were decided or are over, the latest first.
+    limit:
+        At most this many, up to 1000 [default: 50].
+    """
+    found = connect(options).approvals(waiting=not all, limit=limit)
+    print_result(found, options.json, _print_list)
+
+
+@app.command
+def show(approval: str, *, options: GatewayOptions = GatewayOptions()) -> None:  # noqa: B008 - frozen
+    """Show one of them: who calls what, with which input, why it waits and until when.
+
+    Parameters
+    ----------
+    approval:
+        Its id, from agent3 approvals list.
+    """
+    print_result(connect(options).approval(approval), options.json, _print_one)
+
+
+@app.command
+def approve(approval: str, *, reason: str = "", options: GatewayOptions = GatewayOptions()) -> None:  # noqa: B008
+    """Let the call go on.
+
+    Parameters
+    ----------
+    approval:
+        Its id.
+    reason:
+        Why, for the record.
+    """
+    found = connect(options).decide(approval, approve=True, reason=reason)
+    print_result(
+        found, options.json, lambda one: print(clean(f"Approved: {one['agent']}.{one['capability']} goes on."))
+    )
+
+
+@app.command
+def deny(approval: str, *, reason: str = "", options: GatewayOptions = GatewayOptions()) -> None:  # noqa: B008
+    """Refuse the call. Its caller is told, with the reason.
+
+    Parameters
+    ----------
+    approval:
+        Its id.
+    reason:
+        Why, for the caller and the record.
+    """
+    found = connect(options).decide(approval, approve=False, reason=reason)
+    print_result(found, options.json, lambda one: print(clean(f"Denied: {one['agent']}.{one['capability']}.")))
+
+
+def _print_list(found: dict[str, Any]) -> None:
+    if not found["approvals"]:
+        print("Nothing waits for approval.")
+        return
+    table = make_table("approval", "who", "what", "why", "until", "status")
+    for one in found["approvals"]:
+        what = f"{one['agent']}.{one['capability']}"
+        table.add_row(*map(clean, (one["id"], one["who"], what, one["why"], _show(one["until"]), one["status"])))
+    make_console().print(table)
+
+
+def _print_one(one: dict[str, Any]) -> None:
+    lines = {
+        "approval": one["id"],
+        "status": one["status"],
+        "who": one["who"],
+        "what": f"{one['agent']}.{one['capability']}",
+        "input": json.dumps(one["input"], ensure_ascii=False) if "input" in one else None,
+        "why": one["why"],
+        "asked": _show(one["asked"]),
+        "until": _show(one["until"]),
+        "job": one["job"],
+        "decided by": one["decidedBy"],
+        "reason": one["reason"],
+    }
+    for name, value in lines.items():
+        if value is not None:
+            print(clean(f"{name:<11} {value}"))
+
+
+def _show(moment: float) -> str:
+    return time.strftime("%Y-%m-%d %H:%M", time.localtime(moment))

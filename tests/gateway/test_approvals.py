@@ -1,0 +1,363 @@
+"""Calls that wait for somebody's yes: at the gateway, over a restart, in a second process, and against cheats."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Coroutine
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from agent3 import LocalAgent
+from agent3.calls.approvals import APPROVE
+from agent3.errors import AccessError, Conflict, JobNotFound, NotFound, SetupError
+from agent3.gateway import Caller, CallRequest
+from agent3.model import Answer, Done, Failed, Needs, Outcome, Principal, Working, value_of
+from agent3.server.build import Server, build
+from agent3.settings import ApprovalRule, Settings, Storage
+
+BOB = Caller(Principal("bob"), "test")
+EVE = Caller(Principal("eve"), "test")
+ANN = Caller(Principal("ann", scopes=frozenset({APPROVE})), "test")
+OPS = Caller(Principal("ops", scopes=frozenset({"agent3:operate"})), "test")
+
+
+def run(story: Coroutine[Any, Any, None]) -> None:
+    async def bounded() -> None:
+        await asyncio.wait_for(story, 100)
+
+    asyncio.run(bounded())
+
+
+class Bank:
+    """An agent that pays, and remembers what it paid."""
+
+    def __init__(self) -> None:
+        self.paid: list[float] = []
+        self.agent = LocalAgent("Bank")
+
+        @self.agent.capability(consequential=True)
+        def pay(amount: float, to: str = "shop") -> str:
+            """Pay somebody."""
+            self.paid.append(amount)
+            return f"paid {amount:g} to {to}"
+
+        @self.agent.capability(read_only=True)
+        def balance() -> str:
+            """The balance."""
+            return "7"
+
+
+def settings(*rules: ApprovalRule, url: str = "sqlite://") -> Settings:
+    return Settings(storage=Storage(url=url), approvals=rules)
+
+
+DEAR = ApprovalRule(agent="bank", capability="pay", arguments={"amount": "> 100"}, why="It is a lot of money.")
+
+
+async def pay(server: Server, amount: Any = 500, caller: Caller = BOB, **more: Any) -> Outcome:
+    request = CallRequest(agent="bank", capability="pay", input={"amount": amount}, **more)
+    return await server.gateway.call(caller, request)
+
+
+async def end_of(server: Server, job: str | None, caller: Caller = BOB) -> Outcome:
+    assert job is not None
+    outcome: Outcome = Working()
+    while isinstance(outcome, (Working, Needs)):
+        outcome = await server.gateway.wait(caller, job, 30)
+        if isinstance(outcome, Needs):
+            await asyncio.sleep(0.02)
+    return outcome
+
+
+async def waiting(server: Server, caller: Caller = ANN) -> dict[str, Any]:
+    (found,) = (await server.gateway.approvals(caller))["approvals"]
+    return dict(found)
+
+
+def test_a_call_that_needs_a_yes_waits_for_it_and_then_runs_once() -> None:
+    async def story() -> None:
+        bank = Bank()
+        async with build(settings(DEAR), [bank.agent]) as server:
+            cheap = await pay(server, 20)
+            assert isinstance(cheap, Done)
+            asked = await pay(server, 500)
+            assert isinstance(asked, Needs)
+            assert asked.questions[0].by
+            assert not asked.questions[0].schema
+            assert bank.paid == [20]
+            one = await waiting(server)
+            assert (one["who"], one["agent"], one["capability"]) == ("bob", "bank", "pay")
+            assert one["why"] == "It is a lot of money."
+            assert one["until"] > one["asked"]
+            assert one["youMayDecide"]
+            shown = await server.gateway.approval(ANN, one["id"])
+            assert shown["input"] == {"amount": 500}
+            decided = await server.gateway.decide(ANN, one["id"], approve=True, reason="fine")
+            assert (decided["status"], decided["decidedBy"]) == ("approved", "ann")
+            done = await end_of(server, asked.job)
+            assert isinstance(done, Done)
+            assert value_of(done.parts) == "paid 500 to shop"
+            assert bank.paid == [20, 500]
+            assert (await server.gateway.approvals(ANN))["approvals"] == []
+            with pytest.raises(Conflict, match="approved already"):
+                await server.gateway.decide(OPS, one["id"], approve=False)
+            await server.core.parts.approvals.settle()
+            assert bank.paid == [20, 500]
+            assert b'agent3_approvals_total{result="approved"}' in server.core.metrics.render()[0]
+            rows = await server.services.database.all("SELECT what, who FROM audit WHERE what = 'call approved'")
+            assert [row["who"] for row in rows] == ["ann"]
+
+    run(story())
+
+
+def test_a_denied_call_is_never_sent_and_its_caller_hears_why() -> None:
+    async def story() -> None:
+        bank = Bank()
+        async with build(settings(DEAR), [bank.agent]) as server:
+            asked = await pay(server)
+            assert isinstance(asked, Needs)
+            await server.gateway.decide(ANN, (await waiting(server))["id"], approve=False, reason="too much")
+            ended = await end_of(server, asked.job)
+            assert isinstance(ended, Failed)
+            assert ended.code == "not_approved"
+            assert "ann denied it: too much" in ended.message
+            assert bank.paid == []
+            rows = await server.services.database.all("SELECT status, code FROM calls WHERE job = ?", asked.job)
+            assert ("failed", "not_approved") in [(row["status"], row["code"]) for row in rows]
+
+    run(story())
+
+
+@pytest.mark.parametrize("said", ["yes", True, {"approval": True}, {"approval": {"action": "accept", "data": True}}])
+def test_the_caller_cannot_approve_its_own_call_by_answering(said: Any) -> None:
+    async def story() -> None:
+        bank = Bank()
+        async with build(settings(DEAR), [bank.agent]) as server:
+            asked = await pay(server)
+            assert isinstance(asked, Needs)
+            assert asked.job
+            given = said if isinstance(said, (str, dict)) else {"approval": said}
+            again = await server.gateway.reply(BOB, asked.job, given)
+            assert isinstance(again, Needs)
+            assert bank.paid == []
+            with pytest.raises(NotFound):  # it sees what it asked for, and that alone
+                await server.gateway.approval(EVE, (await waiting(server))["id"])
+            with pytest.raises(AccessError, match="may not approve it"):
+                await server.gateway.decide(BOB, (await waiting(server))["id"], approve=True)
+            with pytest.raises(NotFound):
+                await server.gateway.decide(EVE, (await waiting(server))["id"], approve=True)
+            with pytest.raises(JobNotFound):
+                await server.gateway.reply(EVE, asked.job, "yes")
+            assert bank.paid == []
+            # It still waits, and goes on with a yes of somebody who may give it.
+            await server.gateway.decide(OPS, (await waiting(server))["id"], approve=True)
+            assert isinstance(await end_of(server, asked.job), Done)
+
+    run(story())
+
+
+def test_even_an_operator_does_not_approve_its_own_call_unless_the_rule_says_so() -> None:
+    async def story() -> None:
+        bank = Bank()
+        async with build(settings(DEAR), [bank.agent]) as server:
+            await pay(server, caller=OPS)
+            with pytest.raises(AccessError, match="made this call"):
+                await server.gateway.decide(OPS, (await waiting(server, OPS))["id"], approve=True)
+        own = ApprovalRule(capability="pay", itself=True)
+        async with build(settings(own), [bank.agent]) as server:
+            asked = await pay(server, 3)
+            assert isinstance(asked, Needs)
+            assert asked.questions[0].schema == {"type": "boolean"}
+            assert asked.job
+            done = await server.gateway.reply(BOB, asked.job, "yes")
+            assert isinstance(done, Done)
+            assert bank.paid == [3]
+            refused = await pay(server, 4)
+            assert isinstance(refused, Needs)
+            assert refused.job
+            no = await server.gateway.reply(BOB, refused.job, "no")
+            assert isinstance(no, Failed)
+            assert no.code == "declined"
+            assert bank.paid == [3]
+
+    run(story())
+
+
+def test_an_approver_answers_the_job_through_the_same_verb_as_its_caller() -> None:
+    async def story() -> None:
+        bank = Bank()
+        async with build(settings(DEAR), [bank.agent]) as server:
+            asked = await pay(server)
+            assert isinstance(asked, Needs)
+            assert asked.job
+            told = await server.gateway.reply(ANN, asked.job, "yes")
+            assert isinstance(told, Done)
+            assert isinstance(await end_of(server, asked.job), Done)
+            assert bank.paid == [500]
+
+    run(story())
+
+
+def test_of_many_answers_at_once_one_counts() -> None:
+    async def story() -> None:
+        bank = Bank()
+        async with build(settings(DEAR), [bank.agent]) as server:
+            asked = await pay(server)
+            assert isinstance(asked, Needs)
+            one = (await waiting(server))["id"]
+            found = await asyncio.gather(
+                *(server.gateway.decide(who, one, approve=yes) for who in (ANN, OPS) for yes in (True, False) * 3),
+                *(server.gateway.answer(BOB, asked.job or "", {"approval": Answer(data=True)}) for _ in range(3)),
+                return_exceptions=True,
+            )
+            decided = [one for one in found if isinstance(one, dict)]
+            assert len(decided) == 1
+            ended = await end_of(server, asked.job)
+            assert bank.paid == ([500] if decided[0]["status"] == "approved" else [])
+            assert isinstance(ended, Done if bank.paid else Failed)
+
+    run(story())
+
+
+def test_a_decision_outlives_a_restart_and_may_come_from_another_process(tmp_path: Path) -> None:
+    async def story() -> None:
+        url = f"sqlite:///{tmp_path / 'a.db'}"
+        bank = Bank()
+        async with build(settings(DEAR, url=url), [bank.agent]) as server:
+            asked = await pay(server)
+            assert isinstance(asked, Needs)
+        # Decided while no gateway runs that has the agent, and with the rule gone meanwhile.
+        async with build(settings(url=url), take_over=False) as other:
+            await other.gateway.decide(ANN, (await waiting(other))["id"], approve=True)
+            assert bank.paid == []
+        async with build(settings(url=url), [bank.agent]) as server:
+            assert isinstance(await end_of(server, asked.job), Done)
+            assert bank.paid == [500]
+            left = await server.services.database.all("SELECT id FROM approvals WHERE settled IS NULL")
+            while left:
+                await asyncio.sleep(0.05)
+                left = await server.services.database.all("SELECT id FROM approvals WHERE settled IS NULL")
+
+    run(story())
+
+
+def test_what_nobody_approves_in_time_ends_and_a_late_yes_does_nothing() -> None:
+    async def story() -> None:
+        bank = Bank()
+        async with build(settings(ApprovalRule(capability="pay", hours=0.0)), [bank.agent]) as server:
+            asked = await pay(server, 5)
+            assert isinstance(asked, Needs)
+            (late,) = (await server.gateway.approvals(ANN, waiting=False))["approvals"]
+            assert late["status"] == "expired"
+            with pytest.raises(Conflict):
+                await server.gateway.decide(ANN, late["id"], approve=True)
+            ended = await end_of(server, asked.job)
+            assert isinstance(ended, Failed)
+            assert ended.code == "not_approved"
+            assert bank.paid == []
+
+    run(story())
+
+
+def test_a_cancelled_call_asks_nobody_any_more() -> None:
+    async def story() -> None:
+        bank = Bank()
+        async with build(settings(DEAR), [bank.agent]) as server:
+            asked = await pay(server)
+            assert isinstance(asked, Needs)
+            assert asked.job
+            one = await waiting(server)
+            await server.gateway.cancel(BOB, asked.job)
+            assert (await server.gateway.approvals(ANN))["approvals"] == []
+            with pytest.raises(Conflict, match="cancelled or has ended"):
+                await server.gateway.decide(ANN, one["id"], approve=True)
+            assert bank.paid == []
+
+    run(story())
+
+
+@pytest.mark.parametrize(("amount", "asks"), [(100, False), (100.01, True), (10**30, True), (-5, False)])
+def test_arguments_decide_which_calls_wait(amount: float, asks: bool) -> None:
+    async def story() -> None:
+        bank = Bank()
+        async with build(settings(DEAR), [bank.agent]) as server:
+            assert isinstance(await pay(server, amount), Needs if asks else Done)
+
+    run(story())
+
+
+def test_invalid_input_is_refused_before_anybody_is_asked() -> None:
+    async def story() -> None:
+        bank = Bank()
+        async with build(settings(ApprovalRule(capability="pay")), [bank.agent]) as server:
+            refused = await pay(server, "a lot")
+            assert isinstance(refused, Failed)
+            assert refused.code == "invalid_input"
+            assert (await server.gateway.approvals(ANN))["approvals"] == []
+
+    run(story())
+
+
+def test_a_rule_can_ask_for_everything_that_has_consequences_and_name_who_approves() -> None:
+    async def story() -> None:
+        bank = Bank()
+        rule = ApprovalRule(consequential=True, approvers=("boss-*", "scope:treasury"))
+        async with build(settings(rule), [bank.agent]) as server:
+            read = await server.gateway.call(BOB, CallRequest(agent="bank", capability="balance"))
+            assert isinstance(read, Done)
+            asked = await pay(server, 1)
+            assert isinstance(asked, Needs)
+            assert (await server.gateway.approvals(ANN))["approvals"] == []
+            boss = Caller(Principal("boss-1"), "test")
+            money = Caller(Principal("carl", scopes=frozenset({"treasury"})), "test")
+            one = await waiting(server, boss)
+            assert (await waiting(server, money))["id"] == one["id"]
+            with pytest.raises(NotFound):
+                await server.gateway.decide(ANN, one["id"], approve=True)
+            await server.gateway.decide(money, one["id"], approve=True)
+            assert isinstance(await end_of(server, asked.job), Done)
+
+    run(story())
+
+
+def test_tenants_do_not_see_what_the_other_one_waits_for() -> None:
+    async def story() -> None:
+        bank = Bank()
+        async with build(settings(DEAR), [bank.agent]) as server:
+            blue = Caller(Principal("b", tenant="blue"), "test")
+            red = Caller(Principal("r", scopes=frozenset({APPROVE}), tenant="red"), "test")
+            await pay(server, caller=blue)
+            assert (await server.gateway.approvals(red))["approvals"] == []
+            with pytest.raises(NotFound):
+                await server.gateway.decide(red, (await waiting(server))["id"], approve=True)
+
+    run(story())
+
+
+def test_a_key_and_a_detached_call_wait_as_well() -> None:
+    async def story() -> None:
+        bank = Bank()
+        async with build(settings(DEAR), [bank.agent]) as server:
+            for more in ({"key": "k1"}, {"detach": True}):
+                asked = await pay(server, **more)
+                while isinstance(asked, Working):
+                    asked = await server.gateway.wait(BOB, asked.job or "", 30)
+                assert isinstance(asked, Needs)
+                await server.gateway.decide(ANN, (await waiting(server))["id"], approve=True)
+                assert isinstance(await end_of(server, asked.job), Done)
+            assert bank.paid == [500, 500]
+            assert isinstance(await pay(server, key="k1"), Done)  # repeats the answer
+            assert bank.paid == [500, 500]
+
+    run(story())
+
+
+def test_a_condition_that_cannot_be_decided_stops_the_start() -> None:
+    async def story() -> None:
+        with pytest.raises(SetupError, match="is not a number"):
+            async with build(settings(ApprovalRule(arguments={"amount": "> much"}))):
+                pass
+
+    run(story())
