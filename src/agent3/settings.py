@@ -76,6 +76,8 @@ class Server(Struct, frozen=True, forbid_unknown_fields=True):
     """Connections that are open at once. Beyond it, those that wait are closed first."""
     max_connections_per_address: int = 500
     """Connections of one address; those of this machine are not bounded by it. Raise it behind a proxy."""
+    workers: int = 0
+    """Processes that serve together behind one port; 0 for a single one without a supervisor."""
     compress_bytes: int = 8_192
     """Answers of at least so many bytes are compressed for clients that accept it; 0 for none."""
     shutdown_seconds: float = 10.0

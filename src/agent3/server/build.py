@@ -39,6 +39,7 @@ from agent3.protocols.functions.protocol import Functions
 from agent3.protocols.functions.standalone import blob_folder
 from agent3.security.caller_scope import CallerScope
 from agent3.security.outbound import Policy
+from agent3.server.peers import Peers
 from agent3.server.protocols import load_protocols
 from agent3.server.readiness import Readiness
 from agent3.settings import Llm, Settings, database_url
@@ -64,6 +65,8 @@ class Server:
     renewals: Renewals
     readiness: Readiness
     language_model: Anthropic | OpenAICompatible | None = None
+    peers: Peers | None = None
+    """The other worker processes, if there are any."""
     ready: bool = False
 
     def stop(self) -> None:
@@ -104,6 +107,7 @@ async def build(
     env: Env = REAL,
     metrics: Metrics | None = None,
     take_over: bool = True,
+    process: str = "",
 ) -> AsyncIterator[Server]:
     """A running gateway: database open and migrated, lost jobs taken over; closed in order at the end.
 
@@ -116,7 +120,7 @@ async def build(
         own_id = await gateway_id(database, env)
         chosen = METRICS if metrics is None else metrics
         scope = CallerScope(await scope_key(database, env))
-        server = _assemble(settings, database, url, own_id, scope, agents, env, chosen, take_over)
+        server = _assemble(settings, database, url, own_id, scope, agents, env, chosen, take_over, process)
         core = server.core
         departures = Departures(server.directory, server.protocols)
         try:
@@ -175,6 +179,7 @@ def _assemble(
     env: Env,
     metrics: Metrics,
     lasting: bool,
+    process: str,
 ) -> Server:
     """The gateway, not started yet. Parts that need one that is made later reach it through ``services``."""
     plain = EnvironmentVault()
@@ -209,6 +214,7 @@ def _assemble(
         files=files,
         scope=scope,
         lasting=lasting,
+        process=process or env.random_bytes(8).hex(),
         llm=llm,
         proposals=proposals,
     )
