@@ -36,14 +36,14 @@ from agent3.observe.logs import get as logger
 from agent3.observe.metrics import METRICS, Metrics
 from agent3.protocols.functions import LocalAgent
 from agent3.protocols.functions.protocol import Functions
-from agent3.protocols.functions.standalone import blob_folder
+from agent3.protocols.functions.standalone import blob_folder, blob_store
 from agent3.security.caller_scope import CallerScope
 from agent3.security.outbound import Policy
 from agent3.server.peers import Peers
 from agent3.server.protocols import load_protocols
 from agent3.server.readiness import Readiness
 from agent3.settings import Llm, Settings, database_url
-from agent3.storage import Blobs, Database, open_database
+from agent3.storage import Database, open_database
 from agent3.storage.notifications import News
 
 if TYPE_CHECKING:
@@ -238,7 +238,7 @@ def _assemble(
         database,
         {name: protocol.connector for name, protocol in protocols.items() if protocol.connector is not None},
         lookup,
-        blobs=Blobs(files),
+        blobs=blob_store(settings, url, database),
         vault=sign_ins,
         tracer=traces.otel() if wanted else None,
         env=env,

@@ -35,7 +35,8 @@ from agent3.observe.logs import get as logger
 from agent3.observe.traces import Tracer
 from agent3.protocols.functions.functions import LocalAgent, LocalConnector
 from agent3.settings import Calls, Settings, data_folder
-from agent3.storage import Blobs, Database, Transaction, open_database
+from agent3.storage import Blobs, BlobStore, Database, Transaction, open_database
+from agent3.storage.shared_blobs import Bucket, DatabaseBlobs, ObjectBlobs, is_shared
 from agent3.storage.audit import Signer
 
 __all__ = ["Standalone", "blob_folder", "shared"]
@@ -262,7 +263,7 @@ class Standalone:
                 database,
                 self._connectors,
                 self._lookup,
-                blobs=Blobs(blob_folder(settings, url)) if url else None,
+                blobs=blob_store(settings, url, database) if url else None,
                 tracer=self._tracer,
                 own_agents=self._connector.agents,
                 audited=bool(url),  # rows in memory are trimmed as they come
@@ -315,11 +316,22 @@ def _has_failed(opening: asyncio.Future[Gateway]) -> bool:
 
 def blob_folder(settings: Settings, url: str) -> Path | None:
     """Where large results lie: as set, else beside the database, else in the data folder; None for memory."""
-    if settings.storage.artifacts:
+    if settings.storage.artifacts and not is_shared(settings.storage.artifacts):
         return Path(settings.storage.artifacts)
     if url.startswith("sqlite:///") and not url.endswith(("///", ":memory:")):
         return Path(url.removeprefix("sqlite:///")).expanduser().parent / "artifacts"
     return data_folder() / "artifacts" if url.startswith("postgres") else None
+
+
+def blob_store(settings: Settings, url: str, database: Database) -> BlobStore:
+    """Where large results are, as the settings say; SetupError where that cannot be."""
+    how = settings.storage
+    if how.artifacts == "database":
+        return DatabaseBlobs(database)
+    if how.artifacts.startswith("s3://"):
+        key_id, secret = (os.environ.get(name, "") for name in ("AWS_ACCESS_KEY_ID", "AWS_SECRET_ACCESS_KEY"))
+        return ObjectBlobs(database, Bucket.of(how.artifacts, how.s3_endpoint, how.s3_region, key_id, secret))
+    return Blobs(blob_folder(settings, url))
 
 
 _in_use: WeakSet[Standalone] = WeakSet()
