@@ -18,16 +18,17 @@ from __future__ import annotations
 import asyncio
 import ipaddress
 import logging
+import os
 import resource
 from collections import Counter
-from collections.abc import Callable, Collection, Iterable
+from collections.abc import Awaitable, Callable, Collection, Iterable
 from contextlib import suppress
 from functools import lru_cache
-from typing import Any, cast
+from typing import Any, Protocol, cast
 
 from uvicorn.protocols.http.httptools_impl import HttpToolsProtocol, RequestResponseCycle
 
-__all__ = ["BUSY", "GuardedConnection", "Overload", "Pool", "count_descriptors", "guard_class"]
+__all__ = ["BUSY", "GuardedConnection", "Others", "Overload", "Pool", "count_descriptors", "guard_class"]
 
 log = logging.getLogger("agent3.server")
 
@@ -76,6 +77,12 @@ BUSY = _refusal(
     "retry-after: 1\r\n",
 )
 """The refusal of a request on a connection that stays open."""
+_ELSEWHERE = _refusal(
+    "503 Service Unavailable",
+    "unavailable",
+    "This session is served by another process. Send one request at a time.",
+    "retry-after: 1\r\n" + _CLOSE,
+)
 _SLOW_BODY = _refusal(
     "408 Request Timeout", "too_slow", "The body did not arrive in time; send it faster, or less of it.", _CLOSE
 )
@@ -155,6 +162,19 @@ def _fill(asked: list[int], quota: float) -> float:
     return max(1.0, quota)  # nobody asked for more than there is: a newcomer may have all of it
 
 
+class Others(Protocol):
+    """Other processes that serve the same listener, to which a connection can be given."""
+
+    def owner_of(self, session: str) -> str | None:
+        """The one that holds a session; None if it may be served here."""
+
+    def any_other(self) -> str | None:
+        """One that takes any connection."""
+
+    def give(self, token: str, handle: int, data: bytes) -> Awaitable[bool]:
+        """Give it a connection, with what was read of its next request; whether it was taken."""
+
+
 class Pool:
     """All connections of one listener. Used in its loop only."""
 
@@ -174,6 +194,9 @@ class Pool:
         self.identify = identify
         """Who sends a request, by its ASGI scope; None if that is not known."""
         self.overload = Overload()
+        self.others: Others | None = None
+        self.is_leaving = False
+        """Whether connections are given to others as soon as they are idle, instead of being closed."""
         self._addresses: Counter[str] = Counter()
         self._found_full = float("-inf")
 
@@ -261,6 +284,13 @@ class GuardedConnection(HttpToolsProtocol):
     _current: RequestResponseCycle | None = None
     _is_between = True
     """Whether the parser has seen the end of every request that it saw begin."""
+    initial = b""
+    """What another process had read of a connection that it gave."""
+    _seen = b""
+    """The request that arrives, from its first byte; kept only where others could serve it."""
+    _begun = 0
+    """How many requests began in what is kept."""
+    _is_leaving = False
 
     def connection_made(self, transport: Any) -> None:
         super().connection_made(transport)
@@ -268,6 +298,9 @@ class GuardedConnection(HttpToolsProtocol):
         self.since = self.loop.time()
         self._timer = self.loop.call_later(self.seconds, self._on_timeout)
         self._is_reserved = not self.pool.add(self)
+        if self.initial:
+            data, self.initial = self.initial, b""
+            self.data_received(data)
 
     def connection_lost(self, exc: Exception | None) -> None:
         self._stop_timer()
@@ -330,6 +363,11 @@ class GuardedConnection(HttpToolsProtocol):
 
     def _parse(self, data: bytes) -> None:
         self._arriving, self._has_ended = len(data), False
+        if self.pool.others is not None:
+            if self._is_between:
+                self._seen, self._begun = data, 0
+            elif self._in_headers:
+                self._seen += data
         super().data_received(data)
         # A request that began behind another one in this read is counted from the next read on.
         self._received = 0 if self._in_headers and self._has_ended else self._received + len(data)
@@ -348,6 +386,7 @@ class GuardedConnection(HttpToolsProtocol):
             self._timer = self.loop.call_later(self.seconds, self._on_timeout)
 
     def on_message_begin(self) -> None:
+        self._begun += 1
         self._in_headers, self._received, self._is_between, self._waits_for_body = True, 0, False, False
         super().on_message_begin()
 
@@ -458,3 +497,76 @@ class GuardedConnection(HttpToolsProtocol):
     def on_response_complete(self) -> None:
         self._has_served, self.since = True, self.loop.time()
         super().on_response_complete()
+        if self._is_leaving:
+            self.loop.call_soon(self._leave_if_idle)
+
+    # Connections that are given to other processes of the same listener
+
+    def shutdown(self) -> None:
+        if self.pool.is_leaving and self.pool.others is not None:
+            self._is_leaving = True
+            self._leave_if_idle()
+        else:
+            super().shutdown()
+
+    def _leave_if_idle(self) -> None:
+        if self.transport.is_closing() or self._is_evicted or self._is_busy():
+            return  # a busy one comes here again when it has answered
+        if self.transport.get_write_buffer_size():
+            self.loop.call_later(0.05, self._leave_if_idle)
+            return
+        others = self.pool.others
+        other = others.any_other() if others is not None else None
+        if other is None:
+            super().shutdown()
+        else:
+            self._give(other, self._unanswered(), super().shutdown)
+
+    def _is_busy(self) -> bool:
+        return self._is_answering()
+
+    def _unanswered(self) -> bytes:
+        """What has arrived of the next request."""
+        return self._seen if self._in_headers else b""
+
+    def _route(self, cycle: RequestResponseCycle, app: Any) -> bool:
+        """Whether this request belongs to a session that another process holds; then it gets the connection."""
+        others = self.pool.others
+        if others is None:
+            return False
+        headers = cast("Any", cycle.scope)["headers"]
+        session = next((value for name, value in headers if name == b"mcp-session-id"), b"")
+        owner = others.owner_of(session.decode("latin-1")) if session else None
+        if owner is None:
+            return False
+        if self._begun != 1 or self.transport.get_write_buffer_size():
+            self.refuse(_ELSEWHERE)  # several requests at once: those before it are answered here
+        else:
+            self._give(owner, self._seen, lambda: self._run_app(cycle, app))
+        return True
+
+    def _give(self, other: str, data: bytes, otherwise: Callable[[], None]) -> None:
+        self._is_evicted = True  # nothing more is read here
+        self._stop_timer()
+        self.flow.pause_reading()
+        task = self.loop.create_task(self._give_to(other, data, otherwise))
+        self.tasks.add(task)
+        task.add_done_callback(self.tasks.discard)
+
+    async def _give_to(self, other: str, data: bytes, otherwise: Callable[[], None]) -> None:
+        others = self.pool.others
+        assert others is not None
+        try:
+            handle = os.dup(self.transport.get_extra_info("socket").fileno())
+        except OSError:  # it was lost
+            return
+        try:
+            taken = await others.give(other, handle, data)
+        finally:
+            os.close(handle)
+        if taken:
+            self.transport.abort()  # the other has a handle of its own, so the connection stays open
+        elif not self.transport.is_closing():
+            self._is_evicted = False
+            self.flow.resume_reading()
+            otherwise()

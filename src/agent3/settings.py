@@ -76,6 +76,8 @@ class Server(Struct, frozen=True, forbid_unknown_fields=True):
     """Connections that are open at once. Beyond it, those that wait are closed first."""
     max_connections_per_address: int = 500
     """Connections of one address; those of this machine are not bounded by it. Raise it behind a proxy."""
+    workers: int = 0
+    """Processes that serve together behind one port; 0 for a single one without a supervisor."""
     compress_bytes: int = 8_192
     """Answers of at least so many bytes are compressed for clients that accept it; 0 for none."""
     shutdown_seconds: float = 10.0
@@ -90,7 +92,12 @@ class Storage(Struct, frozen=True, forbid_unknown_fields=True):
     max_bytes: int = 4_294_967_296
     """Largest size of the embedded database: beyond it writes are refused, while reads and deletes go on."""
     artifacts: str = ""
-    """Folder for large results; if empty, ``artifacts`` beside the database."""
+    """Where large results are: a folder, ``database``, or ``s3://BUCKET/PREFIX`` for any S3-compatible store, whose key is
+    in ``AWS_ACCESS_KEY_ID`` and ``AWS_SECRET_ACCESS_KEY``; if empty, the folder ``artifacts`` beside the database."""
+    s3_endpoint: str = ""
+    """The address of the S3-compatible store, such as ``https://minio.example.com``; if empty, that of AWS."""
+    s3_region: str = "us-east-1"
+    """The region for which requests to it are signed."""
     seal: str = ""
     """The master key, which encrypts what is stored: ``env:NAME``, ``file:PATH`` (readable by its owner alone) or
     ``keyring:NAME``. If empty, a key in a file beside the embedded database seals secrets, tokens and own keys only."""

@@ -7,7 +7,7 @@ from msgspec import Struct
 from agent3.env import Env
 from agent3.errors import Corrupt, NotFound, TooLarge
 from agent3.model import Call
-from agent3.storage import Blobs, Database, Transaction
+from agent3.storage import BlobStore, Database, Transaction
 from agent3.storage.checksums import is_whole, sum_of
 
 __all__ = ["ArtifactStore", "StoredArtifact"]
@@ -39,7 +39,7 @@ class ArtifactStore:
     def __init__(
         self,
         database: Database,
-        blobs: Blobs,
+        blobs: BlobStore,
         env: Env,
         keep_days: float = 7.0,
         *,

@@ -79,6 +79,10 @@ class Callbacks:
         callback: dict[str, Any] = msgspec.to_builtins(_Callback(url, events, sealed))
         return callback
 
+    def concerns(self, job: Job) -> bool:
+        """Whether somebody wants to hear of this job."""
+        return _find_callback(job) is not None
+
     async def on_turn_end(self, tx: Transaction, job: Job) -> None:
         """Report that a job has ended or asks, if that was wanted."""
         callback = _find_callback(job)

@@ -46,7 +46,7 @@ from agent3.security.caller_scope import CallerScope
 from agent3.security.limits import Ceiling, FairShares, Rates, SharedLimiter, expire_buckets
 from agent3.security.shared_ceiling import SharedCeiling
 from agent3.settings import Settings
-from agent3.storage import Blobs, Database
+from agent3.storage import Blobs, BlobStore, Database
 from agent3.storage.audit import Segment, Signer
 from agent3.storage.leases import Leases
 from agent3.storage.notifications import News
@@ -97,7 +97,7 @@ class Core:
         connectors: Mapping[str, Connector],
         lookup: Callable[[str, str], Awaitable[Target]],
         *,
-        blobs: Blobs | None = None,
+        blobs: BlobStore | None = None,
         vault: Vault | None = None,
         tracer: Tracer | None = None,
         env: Env = REAL,

@@ -16,7 +16,7 @@ import msgspec
 
 from agent3.calls.audit import delete_rows
 from agent3.env import Env
-from agent3.storage import Blobs, Database, Row, Transaction
+from agent3.storage import BlobStore, Database, Row, Transaction
 from agent3.storage.audit import ACTOR, Signer, record
 from agent3.storage.rests import rest_after
 
@@ -71,7 +71,7 @@ ERASED = tuple(one.name for one in _KINDS if one.table not in ("audit", "clients
 class PersonalData:
     """Everything that a database holds of principals."""
 
-    def __init__(self, database: Database, blobs: Blobs, env: Env):
+    def __init__(self, database: Database, blobs: BlobStore, env: Env):
         self._database = database
         self._blobs = blobs
         self._env = env

@@ -17,10 +17,8 @@ from agent3.env import REAL
 from agent3.errors import SetupError
 from agent3.identity.data_keys import open_stored
 from agent3.identity.own_keys import OwnKey, open_own_keys
-from agent3.protocols.functions.standalone import blob_folder
+from agent3.protocols.functions.standalone import blob_store
 from agent3.settings import database_url
-from agent3.storage import Blobs
-from agent3.storage.at_rest import encrypt_blobs
 from agent3.terminal.options import DatabaseOptions
 from agent3.terminal.output import clean, print_note, print_result
 
@@ -99,8 +97,7 @@ def _run(options: DatabaseOptions, work: Any) -> Any:
                 key = await open_own_keys(stored.database, settings.storage.seal, url, REAL).key("audit")
             except SetupError as error:
                 print_note(f"What is removed from the audit is not signed: {error.message}")
-            blobs = Blobs(blob_folder(settings, url))
-            blobs = blobs if stored.cipher is None else encrypt_blobs(blobs, stored.cipher)
+            blobs = blob_store(settings, url, stored.database, stored.cipher)
             return await work(PersonalData(stored.database, blobs, REAL), key)
         finally:
             await stored.database.aclose()

@@ -2,8 +2,11 @@
 
 from __future__ import annotations
 
+import os
 import socket
 from pathlib import Path
+
+from msgspec.structs import replace
 
 from agent3.cli.options import load_settings
 from agent3.errors import SetupError
@@ -11,7 +14,8 @@ from agent3.protocols.functions import LocalAgent
 from agent3.server.demo import agents as demo_agents
 from agent3.server.loading import load_agents
 from agent3.server.reload import serve_reloading
-from agent3.server.run import Beside, serve_forever, serve_stdio
+from agent3.server.run import Beside, serve_forever, serve_stdio, serve_worker
+from agent3.server.workers import Work, serve_with_workers, share_of
 from agent3.settings import Settings, settings_file
 
 __all__ = ["mcp", "serve"]
@@ -27,6 +31,7 @@ def serve(
     config: Path | None = None,
     demo: bool = False,
     reload: bool = False,
+    workers: str | None = None,
 ) -> None:
     """Run the gateway: MCP at /mcp, A2A at /a2a, REST at /v1, health and metrics.
 
@@ -49,14 +54,23 @@ def serve(
         Include the demo: a few small agents, and the travel demo of agent3 demo.
     reload:
         Start again whenever a Python file in the folder of the agent changes, or the settings file; for development.
+    workers:
+        Serve by so many processes behind one port, or auto for one per core. Those that die are started again, and
+        SIGHUP replaces all without a failed call. Without the travel demo.
     """
+    count = None if workers is None else _count_workers(workers)
 
     def read() -> Settings:
-        return load_settings(config, db, host, port, grpc)
+        settings = load_settings(config, db, host, port, grpc)
+        return settings if count is None else replace(settings, server=replace(settings.server, workers=count))
 
     if reload and agent is None:
         raise SetupError("--reload follows the file of an agent: name one, such as travel.py:app.")
-    if not reload:
+    if reload and workers is not None:
+        raise SetupError("--reload serves with one process. Leave out --workers, or --reload.")
+    if not reload and (count is not None or read().server.workers):
+        serve_with_workers(read, agent, demo, _serve_worker)
+    elif not reload:
         serve_forever(read(), _agents(agent, demo), beside=_stage() if demo else None)
     else:
         assert agent is not None
@@ -80,6 +94,14 @@ def mcp(agent: str | None = None, *, db: str | None = None, config: Path | None 
     serve_stdio(load_settings(config, db), _agents(agent, demo))
 
 
+def _count_workers(given: str) -> int:
+    if given == "auto":
+        return len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
+    if not given.isdecimal() or not 1 <= int(given[:9]) <= 256:
+        raise SetupError("--workers takes a number from 1 to 256, or auto.")
+    return int(given)
+
+
 def _agents(reference: str | None, demo: bool) -> list[LocalAgent]:
     return [*(demo_agents() if demo else ()), *(load_agents(reference) if reference is not None else ())]
 
@@ -91,6 +113,12 @@ def _stage() -> Beside:
 
 
 # In a new process each is found by its name.
+
+
+def _serve_worker(work: Work) -> None:
+    agents = _agents(work.reference, work.demo)
+    where = (work.listener, work.folder, work.token, work.line)
+    serve_worker(share_of(work.settings), agents, *where, greets=work.greets)
 
 
 def _serve_alone(settings: Settings, reference: str, listener: socket.socket) -> None:

@@ -79,6 +79,8 @@ class Services:
     """Derives the ids that leave in a caller's name."""
     lasting: bool
     """Whether it serves, or is a command that passes."""
+    process: str
+    """The name of this process among those that serve one gateway."""
     llm: LLM | None = None
     """The language model of the settings, if there is one."""
     proposals: Proposals | None = None

@@ -190,6 +190,8 @@ class Level(_Scalar):
     """Something that goes up and down. Under ``other``, ``set`` shows whichever value came last."""
 
     _family = GaugeMetricFamily
+    shared = False
+    """Whether every process of a gateway shows the same value, because it is measured in their database."""
 
     def set(self, labels: Labels, value: float) -> None:
         """Set it to ``value``."""
@@ -252,8 +254,10 @@ class Metrics:
         def count(name: str, help_text: str, *labels: str, series: int = 2_000) -> Count:
             return Count(name, help_text, labels, registry=self.registry, cap=cap, series=series)
 
-        def level(name: str, help_text: str, *labels: str) -> Level:
-            return Level(name, help_text, labels, registry=self.registry, cap=cap)
+        def level(name: str, help_text: str, *labels: str, shared: bool = False) -> Level:
+            made = Level(name, help_text, labels, registry=self.registry, cap=cap)
+            made.shared = shared
+            return made
 
         def timing(name: str, help_text: str, buckets: tuple[float, ...], *labels: str) -> Timing:
             return Timing(name, help_text, buckets, labels, registry=self.registry, cap=cap)
@@ -272,7 +276,7 @@ class Metrics:
         self.a2a_references_dropped = count(
             "agent3_a2a_references_dropped_total", "Task ids in messages that are not the caller's, left out"
         )
-        self.a2a_queue_depth = level("a2a_message_queue_depth", "Current A2A message queue depth", "agent_id")
+        self.a2a_queue_depth = level("a2a_message_queue_depth", "Current A2A message queue depth", "agent_id", shared=True)
         self.nlweb_actions_executed = count(
             "nlweb_actions_total", "Total NLWeb actions executed", "action_type", "status"
         )
@@ -304,11 +308,13 @@ class Metrics:
         self.cost_standards_missed = count(
             "agent3_cost_standards_missed_total", "Calls that cost more than expected", "standard"
         )
-        self.breaker_state = level("agent3_breaker_state", "Breaker of a route: 0 closed, 1 half-open, 2 open", "route")
+        self.breaker_state = level(
+            "agent3_breaker_state", "Breaker of a route: 0 closed, 1 half-open, 2 open", "route", shared=True
+        )
         self.breaker_transitions = count("agent3_breaker_transitions_total", "State changes of breakers", "to")
 
         # The gateway itself.
-        self.jobs = level("agent3_jobs", "Jobs by status", "status")
+        self.jobs = level("agent3_jobs", "Jobs by status", "status", shared=True)
         self.renewals = count("agent3_renewals_total", "Agent cards fetched again", "result")
         self.foreign_names_refused = count("agent3_foreign_names_refused_total", "Deceptive names of agents and tools")
         self.questions_refused = count("agent3_questions_refused_total", "Questions that were not put to anybody")
@@ -317,10 +323,11 @@ class Metrics:
         self.ledger_backlog = level("agent3_ledger_backlog", "Ledger rows not yet committed")
         self.events_dropped = count("agent3_events_dropped_total", "Events dropped before a reader saw them", "reason")
         self.dead_letters_waiting = level(
-            "agent3_dead_letters_waiting", "Dead letters that have not been replayed", "place"
+            *("agent3_dead_letters_waiting", "Dead letters that have not been replayed", "place"), shared=True
         )
         self.dead_letters_oldest = level(
-            "agent3_dead_letters_oldest_seconds", "Age of the oldest dead letter that has not been replayed", "place"
+            *("agent3_dead_letters_oldest_seconds", "Age of the oldest dead letter that has not been replayed", "place"),
+            shared=True,
         )
         self.dead_letters_dropped = count(
             "agent3_dead_letters_dropped_total", "Dead letters dropped because there were too many", "place"
@@ -329,12 +336,19 @@ class Metrics:
         self.a2a_callbacks = count(
             "agent3_a2a_callbacks_total", "Callbacks received from called agents, by result", "result"
         )
-        self.webhooks_waiting = level("agent3_webhooks_waiting", "Webhooks waiting for delivery")
+        self.webhooks_waiting = level("agent3_webhooks_waiting", "Webhooks waiting for delivery", shared=True)
         self.missed_targets = count("agent3_missed_targets_total", "Operations slower than their target", "operation")
         self.outbound_blocked = count("agent3_outbound_blocked_total", "Connections refused by the gate", "rule")
 
         self.connections_closed = count(
             "agent3_connections_refused_total", "Connections and requests refused or closed to keep room", "reason"
+        )
+        self.workers = level("agent3_workers", "Worker processes that serve, where serve was given --workers")
+        self.worker_restarts = count(
+            "agent3_worker_restarts_total", "Worker processes that were started again, by the reason", "reason"
+        )
+        self.handovers = count(
+            "agent3_connections_handed_over_total", "Connections given to another worker process, by result", "result"
         )
         self.loop_held = timing(
             "agent3_loop_held_seconds",

@@ -27,6 +27,10 @@ class CallerScope:
         """A key for the hashes that stand in records for what is sensitive."""
         return hmac.digest(self._key, b"records", "sha256")
 
+    def key_for(self, purpose: str) -> bytes:
+        """A key of its own for something else that the gateways on one database have in common."""
+        return hmac.digest(self._key, b"\0key\0" + purpose.encode(), "sha256")
+
     def derive(self, principal: Principal, kind: Literal["context", "key"], value: str) -> str:
         """The id that stands for a caller's own word, in the form of a UUID: some targets take no other."""
         text = "\0".join((principal.id, kind, value))

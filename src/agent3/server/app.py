@@ -5,6 +5,7 @@ It checks hosts, origins and signatures before a door is asked, and knows nothin
 
 from __future__ import annotations
 
+import asyncio
 import time
 from collections import Counter
 from collections.abc import AsyncIterator, Callable, Sequence
@@ -151,6 +152,7 @@ class Doors:
             count=lambda reason: server.metrics.connections_closed.inc((reason,)),
             identify=partial(_identify, server.services.doorkeeper),
         )
+        self.pool.others = server.peers
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         if not self._logs_access or scope["type"] != "http":
@@ -317,6 +319,8 @@ class Pages:
     async def readyz(self, request: Request) -> Response:
         server = self._server
         server.readiness.note_probe()
+        if server.peers is not None:
+            server.peers.tell_probe()
         try:
             await self._database.check()
         except Agent3Error as error:
@@ -329,7 +333,10 @@ class Pages:
         server = self._server
         with suppress(Agent3Error):  # what cannot be counted now keeps its last value
             await self._measured.check()
-        body, kind = server.metrics.render()
+        if server.peers is not None:
+            body, kind = await asyncio.to_thread(server.peers.render)
+        else:
+            body, kind = server.metrics.render()
         return Response(body, media_type=kind)
 
 

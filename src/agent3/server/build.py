@@ -38,14 +38,14 @@ from agent3.observe.logs import get as logger
 from agent3.observe.metrics import METRICS, Metrics
 from agent3.protocols.functions import LocalAgent
 from agent3.protocols.functions.protocol import Functions
-from agent3.protocols.functions.standalone import blob_folder
+from agent3.protocols.functions.standalone import blob_folder, blob_store
 from agent3.security.caller_scope import CallerScope
 from agent3.security.outbound import Policy
+from agent3.server.peers import Peers
 from agent3.server.protocols import load_protocols
 from agent3.server.readiness import Readiness
 from agent3.settings import Llm, Settings, database_url
-from agent3.storage import Blobs, Database
-from agent3.storage.at_rest import encrypt_blobs
+from agent3.storage import Database
 from agent3.storage.notifications import News
 
 if TYPE_CHECKING:
@@ -67,6 +67,8 @@ class Server:
     renewals: Renewals
     readiness: Readiness
     language_model: Anthropic | OpenAICompatible | None = None
+    peers: Peers | None = None
+    """The other worker processes, if there are any."""
     ready: bool = False
 
     def stop(self) -> None:
@@ -107,6 +109,7 @@ async def build(
     env: Env = REAL,
     metrics: Metrics | None = None,
     take_over: bool = True,
+    process: str = "",
 ) -> AsyncIterator[Server]:
     """A running gateway: database open and migrated, lost jobs taken over; closed in order at the end.
 
@@ -120,7 +123,7 @@ async def build(
         own_id = await gateway_id(database, env)
         chosen = METRICS if metrics is None else metrics
         scope = CallerScope(await scope_key(database, env))
-        server = _assemble(settings, stored, url, own_id, scope, agents, env, chosen, take_over)
+        server = _assemble(settings, stored, url, own_id, scope, agents, env, chosen, take_over, process)
         core = server.core
         departures = Departures(server.directory, server.protocols)
         try:
@@ -180,6 +183,7 @@ def _assemble(
     env: Env,
     metrics: Metrics,
     lasting: bool,
+    process: str,
 ) -> Server:
     """The gateway, not started yet. Parts that need one that is made later reach it through ``services``."""
     database = stored.database
@@ -216,6 +220,7 @@ def _assemble(
         files=files,
         scope=scope,
         lasting=lasting,
+        process=process or env.random_bytes(8).hex(),
         llm=llm,
         proposals=proposals,
     )
@@ -239,7 +244,7 @@ def _assemble(
         database,
         {name: protocol.connector for name, protocol in protocols.items() if protocol.connector is not None},
         lookup,
-        blobs=Blobs(files) if stored.cipher is None else encrypt_blobs(Blobs(files), stored.cipher),
+        blobs=blob_store(settings, url, database, stored.cipher),
         vault=sign_ins,
         tracer=traces.otel() if wanted else None,
         env=env,

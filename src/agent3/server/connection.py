@@ -217,12 +217,18 @@ class _Connection(GuardedConnection):
     def _is_waiting(self) -> bool:
         return self._direct is None and super()._is_waiting()
 
+    def _is_busy(self) -> bool:
+        return self._direct is not None or super()._is_busy()
+
+    def _unanswered(self) -> bytes:
+        return self._incomplete or super()._unanswered()
+
     # Requests that were parsed: by the lane if it takes them, else by the app
 
     def _start_asgi_task(self, cycle: RequestResponseCycle, app: Any) -> None:
         self._current = cycle
         raw, self._raw = self._raw, None
-        if not self._may_answer(cycle):
+        if not self._may_answer(cycle) or self._route(cycle, app):
             return
         scope = cast("Scope", cycle.scope)
         if self._scope_extras is not None:  # answered directly as far as possible: the lane has had its turn
@@ -380,6 +386,9 @@ class _Connection(GuardedConnection):
             self._parse(data)
 
     def shutdown(self) -> None:
+        if self.pool.is_leaving:
+            super().shutdown()
+            return
         self._parse_incomplete()
         if self._direct is not None:
             self._is_last = True
@@ -399,6 +408,8 @@ class _Connection(GuardedConnection):
         self.flow.resume_reading()
         self._has_served = True
         self._idle_since = self.since = self.loop.time()
+        if self._is_leaving:
+            self.loop.call_soon(self._leave_if_idle)
         if self.timeout_keep_alive_task is None:
             self.timeout_keep_alive_task = self.loop.call_later(self.timeout_keep_alive, self._check_idle)
 

@@ -18,12 +18,12 @@ from contextlib import AbstractAsyncContextManager, AsyncExitStack, asynccontext
 from pathlib import Path
 from shlex import quote
 from types import FrameType
-from typing import Any, NamedTuple
+from typing import Any, NamedTuple, cast
 
 import uvicorn
 
 from agent3.client.announcement import announce, withdraw
-from agent3.connections import Pool
+from agent3.connections import GuardedConnection, Pool
 from agent3.errors import SetupError
 from agent3.gateway.protocol import Listening
 from agent3.identity.doorkeeper import Doorkeeper
@@ -35,10 +35,11 @@ from agent3.server.app import app
 from agent3.server.build import Server, build
 from agent3.server.connection import make_connection_class
 from agent3.server.loading import check_ids
+from agent3.server.peers import BEAT, BEAT_SECONDS, READY, RETIRE, Peers, say
 from agent3.settings import Settings, database_url
 from agent3.storage.connect import without_password
 
-__all__ = ["Beside", "InBackground", "listen", "serve_forever", "serve_stdio"]
+__all__ = ["Beside", "InBackground", "listen", "serve_forever", "serve_stdio", "serve_worker"]
 
 
 Beside = Callable[[Server, str], AbstractAsyncContextManager[Sequence[str]]]
@@ -130,11 +131,17 @@ class _Opened(NamedTuple):
 
 @asynccontextmanager
 async def _open(
-    settings: Settings, agents: Sequence[LocalAgent], listener: socket.socket, beside: Beside | None
+    settings: Settings,
+    agents: Sequence[LocalAgent],
+    listener: socket.socket,
+    beside: Beside | None,
+    peers: Peers | None = None,
 ) -> AsyncIterator[_Opened]:
     """A gateway behind a socket, ready to be served; closed in order at the end."""
     async with AsyncExitStack() as stack:
-        server = await stack.enter_async_context(build(settings, agents))
+        process = peers.token if peers is not None else ""
+        server = await stack.enter_async_context(build(settings, agents, process=process))
+        server.peers = peers
         server.directory.begin_indexing()
         doors = app(server)
         connections = make_connection_class(
@@ -159,7 +166,7 @@ async def _open(
         for open_port in ports:
             stack.push_async_callback(open_port.aclose)
         notes = () if beside is None else await stack.enter_async_context(beside(server, url))
-        http = _Uvicorn(config, server)
+        http = _Uvicorn(config, server, doors.pool) if peers is None else _Worker(config, server, doors.pool, peers)
         watch = asyncio.create_task(LoopWatch(server.metrics, _measure_load(http, doors.pool)).run(), name="loop watch")
         try:
             yield _Opened(url, http, ports, notes)
@@ -230,9 +237,10 @@ class _Uvicorn(uvicorn.Server):
     It stops listening when those who probe its readiness have noticed, and at once on a second signal.
     """
 
-    def __init__(self, config: uvicorn.Config, server: Server):
+    def __init__(self, config: uvicorn.Config, server: Server, pool: Pool):
         super().__init__(config)
         self._server = server
+        self._pool = pool
 
     def handle_exit(self, sig: int, frame: FrameType | None) -> None:
         if not self._server.readiness.is_stopping:
@@ -261,6 +269,114 @@ class _Uvicorn(uvicorn.Server):
         finally:
             for number, handler in before.items():
                 signal.signal(number, handler)
+
+
+class _Worker(_Uvicorn):
+    """One of several processes behind a port. SIGTERM lets it alone leave: the others get its connections.
+
+    When all stop, the supervisor says so; SIGINT and SIGHUP, which a terminal sends to all, are the supervisor's alone.
+    """
+
+    def __init__(self, config: uvicorn.Config, server: Server, pool: Pool, peers: Peers):
+        super().__init__(config, server, pool)
+        self._peers = peers
+        peers.take = self.take
+        peers.on_probe = server.readiness.note_probe
+
+    def retire(self) -> None:
+        """Accept nothing more, give idle connections to the others, and let running calls finish."""
+        self._pool.is_leaving = True
+        self._peers.leave()
+        self.should_exit = True
+
+    def take(self, given: socket.socket, data: bytes) -> None:
+        """Serve a connection of another worker, with what that has read of it."""
+        if self.should_exit:
+            given.close()
+            return
+
+        def make() -> asyncio.Protocol:
+            protocol = self.config.http_protocol_class(  # type: ignore[call-arg]
+                config=self.config, server_state=self.server_state, app_state=self.lifespan.state
+            )
+            cast("GuardedConnection", protocol).initial = data
+            return protocol
+
+        async def connect() -> None:
+            try:
+                await asyncio.get_running_loop().connect_accepted_socket(make, given)
+            except OSError:  # its client left on the way
+                given.close()
+
+        task = asyncio.get_running_loop().create_task(connect(), name="taken connection")
+        self.server_state.tasks.add(task)
+        task.add_done_callback(self.server_state.tasks.discard)
+
+    @contextmanager
+    def capture_signals(self) -> Iterator[None]:
+        signal.signal(signal.SIGINT, signal.SIG_IGN)
+        signal.signal(signal.SIGHUP, signal.SIG_IGN)
+        loop = asyncio.get_running_loop()
+        signal.signal(signal.SIGTERM, lambda *_: loop.call_soon_threadsafe(self.retire))
+        yield
+
+
+def serve_worker(
+    settings: Settings,
+    agents: Sequence[LocalAgent],
+    listener: socket.socket,
+    folder: Path,
+    token: str,
+    line: socket.socket,
+    *,
+    greets: bool,
+) -> None:
+    """Serve as one of several workers, until the supervisor at the other end of the line says otherwise, or is gone."""
+    logs.configure(settings.logs.level.upper(), settings.logs.format)
+    check_ids(agents)
+    _check_clients(settings)
+
+    async def serve() -> None:
+        loop = asyncio.get_running_loop()
+        peers = Peers(folder, token, METRICS)
+        async with _open(settings, agents, listener, None, peers) as opened:
+            http = opened.http
+            assert isinstance(http, _Worker)
+
+            def obey() -> None:
+                while True:
+                    try:
+                        said = line.recv(1)
+                    except OSError:
+                        said = b""
+                    if said == RETIRE:
+                        loop.call_soon_threadsafe(http.retire)
+                    else:  # to stop; also when the supervisor is gone, which cannot say so
+                        loop.call_soon_threadsafe(http.handle_exit, signal.SIGTERM, None)
+                    if not said:
+                        return
+
+            async def beat() -> None:
+                while not http.started:
+                    await asyncio.sleep(0.01)
+                await peers.open()
+                if greets:
+                    _greet(opened, settings, agents)
+                gc.freeze()
+                say(line, READY)
+                while True:
+                    await asyncio.sleep(BEAT_SECONDS)
+                    say(line, BEAT)
+
+            beating = asyncio.create_task(beat(), name="heartbeat")
+            threading.Thread(target=obey, name="agent3-supervisor", daemon=True).start()
+            try:
+                await http.serve(sockets=[listener])
+            finally:
+                beating.cancel()
+                await peers.aclose()
+
+    _run(serve())
 
 
 def listen(settings: Settings) -> socket.socket:

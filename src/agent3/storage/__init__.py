@@ -7,8 +7,8 @@ share), ``backup`` and ``checksums``.
 
 from __future__ import annotations
 
-from agent3.storage.blobs import Blobs
+from agent3.storage.blobs import Blobs, BlobStore
 from agent3.storage.connect import open_database
 from agent3.storage.database import Database, Row, Transaction
 
-__all__ = ["Blobs", "Database", "Row", "Transaction", "open_database"]
+__all__ = ["BlobStore", "Blobs", "Database", "Row", "Transaction", "open_database"]

@@ -13,11 +13,10 @@ import base64
 from asyncio import Future
 from collections.abc import Callable, Sequence
 from contextlib import AbstractAsyncContextManager
-from pathlib import Path
 from typing import Any, Protocol, TypeVar, cast
 
 from agent3.errors import Corrupt
-from agent3.storage.blobs import Blobs
+from agent3.storage.blobs import BlobStore
 from agent3.storage.database import Database, Dialect, Notifier, Row, Transaction, Work
 from agent3.storage.syntax import Syntax
 
@@ -53,21 +52,24 @@ def encrypt_database(database: Database, cipher: Cipher) -> Database:
     return kind(database, cipher)
 
 
-def encrypt_blobs(blobs: Blobs, cipher: Cipher) -> Blobs:
+def encrypt_blobs(blobs: BlobStore, cipher: Cipher) -> BlobStore:
     """The same blobs, with their bytes encrypted from now on. Equal ones are then kept as often as they are put."""
-    return _EncryptedBlobs(blobs.folder, cipher)
+    return _EncryptedBlobs(blobs, cipher)
 
 
-class _EncryptedBlobs(Blobs):
-    def __init__(self, folder: Path | None, cipher: Cipher):
-        super().__init__(folder)
+class _EncryptedBlobs:
+    """A store of blobs around another one."""
+
+    def __init__(self, inner: BlobStore, cipher: Cipher):
         self._cipher = cipher
+        self._inner = inner
+        self.exists, self.delete, self.discard = inner.exists, inner.delete, inner.discard
 
     async def put(self, data: bytes) -> str:
-        return await super().put(await asyncio.to_thread(self._cipher.encrypt, data))
+        return await self._inner.put(await asyncio.to_thread(self._cipher.encrypt, data))
 
     async def get(self, sha256: str) -> bytes:
-        return await asyncio.to_thread(self._cipher.decrypt, await super().get(sha256))
+        return await asyncio.to_thread(self._cipher.decrypt, await self._inner.get(sha256))
 
 
 class _Encrypted:

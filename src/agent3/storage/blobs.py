@@ -15,13 +15,28 @@ import time
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
+from typing import Protocol
 
 from agent3.errors import Corrupt, NotFound, RequestError, StorageError, StorageFull
 
-__all__ = ["Blobs"]
+__all__ = ["BlobStore", "Blobs", "check_hash"]
 
 _SHA256 = re.compile(r"[0-9a-f]{64}", re.ASCII)
 MEMORY_BYTES = 256 * 1024 * 1024
+
+
+class BlobStore(Protocol):
+    """What every store of blobs can do; ``Blobs`` says what it promises."""
+
+    async def put(self, data: bytes) -> str: ...
+
+    async def get(self, sha256: str) -> bytes: ...
+
+    async def exists(self, sha256: str) -> bool: ...
+
+    async def delete(self, sha256: str) -> bool: ...
+
+    async def discard(self, sha256: str, unused: float) -> bool: ...
 
 
 class Blobs:
@@ -53,7 +68,7 @@ class Blobs:
     async def get(self, sha256: str) -> bytes:
         """The bytes of that hash. NotFound when absent, Corrupt when the stored bytes no longer match."""
         if self.folder is None:
-            data = self._memory.get(_check_hash(sha256))
+            data = self._memory.get(check_hash(sha256))
         else:
             data = await asyncio.to_thread(_load, _path(self.folder, sha256))
         if data is None:
@@ -63,14 +78,14 @@ class Blobs:
     async def exists(self, sha256: str) -> bool:
         """Whether a blob of that hash is stored; its content is not checked."""
         if self.folder is None:
-            return _check_hash(sha256) in self._memory
+            return check_hash(sha256) in self._memory
         return await asyncio.to_thread(_path(self.folder, sha256).is_file)
 
     async def delete(self, sha256: str) -> bool:
         """Delete the blob; return whether it existed."""
         if self.folder is not None:
             return await asyncio.to_thread(_delete, _path(self.folder, sha256))
-        data = self._memory.pop(_check_hash(sha256), None)
+        data = self._memory.pop(check_hash(sha256), None)
         self._last_put.pop(sha256, None)
         self._free += len(data or b"")
         return data is not None
@@ -82,12 +97,12 @@ class Blobs:
         """
         if self.folder is not None:
             return await asyncio.to_thread(_discard, _path(self.folder, sha256), unused)
-        if time.time() - self._last_put.get(_check_hash(sha256), 0.0) < unused:
+        if time.time() - self._last_put.get(check_hash(sha256), 0.0) < unused:
             return False
         return await self.delete(sha256)
 
 
-def _check_hash(sha256: str) -> str:
+def check_hash(sha256: str) -> str:
     """The hash itself; only a hash may become part of a path."""
     if not _SHA256.fullmatch(sha256):
         raise RequestError("That is not the name of a blob. A blob is named by its SHA-256 in 64 hexadecimal digits.")
@@ -95,7 +110,7 @@ def _check_hash(sha256: str) -> str:
 
 
 def _path(folder: Path, sha256: str) -> Path:
-    _check_hash(sha256)
+    check_hash(sha256)
     return folder / sha256[:2] / sha256[2:4] / sha256
 
 

@@ -87,6 +87,13 @@ class Database(Protocol):
         through the locks of the rows that it changes.
         """
 
+    async def gather(self, sql: str, key: str, *params: object) -> Row | None:
+        """Run one statement in one commit with those that others give meanwhile; return its row.
+
+        The statement returns at most one row, whose column ``id`` is ``key``. It is as ``calm`` as ``write`` can be, and
+        fails for itself alone.
+        """
+
     async def all(self, sql: str, *params: object) -> list[Row]:
         """Every row of a query, from a read-only connection that sees everything acknowledged."""
 

@@ -40,9 +40,11 @@ _Kind: TypeAlias = Literal["writer", "single", "reader"]
 _Rows: TypeAlias = Sequence[Sequence[object]]
 WRITERS = 8
 SINGLES = 2
+GATHERERS = 2
 READERS = 4
 ATTEMPTS = 12
 BATCH = 512
+GATHERED = 64
 CONNECT_SECONDS = 10.0
 WAIT_SECONDS = 10.0
 COMMAND_SECONDS = 30.0
@@ -273,6 +275,64 @@ class _Batcher:
             _settle(batch, None)
 
 
+class _Gatherer:
+    """Statements of one kind from many callers, in one commit while the one before is under way; each gets its row."""
+
+    def __init__(self, send: Callable[[str, _Rows], Awaitable[list[Row]]], sql: str):
+        self._send = send
+        self._sql = sql
+        self._waiting: list[tuple[str, Sequence[object], asyncio.Future[Row | None]]] = []
+        self.task: asyncio.Task[None] | None = None
+
+    async def add(self, key: str, params: Sequence[object]) -> Row | None:
+        future: asyncio.Future[Row | None] = asyncio.get_running_loop().create_future()
+        self._waiting.append((key, params, future))
+        if self.task is None:
+            self.task = asyncio.create_task(self._flush())
+        return await future
+
+    async def _flush(self) -> None:
+        try:
+            while self._waiting:
+                batch: dict[str, tuple[Sequence[object], asyncio.Future[Row | None]]] = {}
+                later = []
+                for key, params, future in self._waiting:
+                    # Of two for one row the second goes with the next batch: their rows could not be told apart.
+                    if key in batch or len(batch) >= GATHERED:
+                        later.append((key, params, future))
+                    else:
+                        batch[key] = (params, future)
+                self._waiting = later
+                await self._send_batch(batch)
+        finally:
+            self.task = None
+
+    async def _send_batch(self, batch: dict[str, tuple[Sequence[object], asyncio.Future[Row | None]]]) -> None:
+        error: Agent3Error
+        try:
+            rows = {row["id"]: row for row in await self._send(self._sql, [params for params, _ in batch.values()])}
+        except Agent3Error as failed:
+            if len(batch) > 1 and not failed.retryable and not isinstance(failed, StorageUnsure):
+                for key, entry in batch.items():  # one of them is at fault: the others must not fail for it
+                    await self._send_batch({key: entry})
+                return
+            error = failed
+        except BaseException as failed:  # the loop is closing: no caller may be left waiting
+            error = StorageError("The database was closed while writing. Open it again and repeat.")
+            for _, future in batch.values():
+                if not future.done():
+                    future.set_exception(error)
+            raise failed from None
+        else:
+            for key, (_, future) in batch.items():
+                if not future.done():
+                    future.set_result(rows.get(key))
+            return
+        for _, future in batch.values():
+            if not future.done():
+                future.set_exception(type(error)(error.message, data=error.data, retry_after=error.retry_after))
+
+
 def _settle(batch: Sequence[tuple[_Rows, asyncio.Future[None]]], error: Agent3Error | None) -> None:
     for _, future in batch:
         if future.done():
@@ -291,7 +351,9 @@ class _LoopClient:
         self._writers = _Pool(WRITERS, lambda: connect("writer"))
         self._singles = _Pool(SINGLES, lambda: connect("single"))
         self._readers = _Pool(READERS, lambda: connect("reader"))
+        self._gathering = _Pool(GATHERERS, lambda: connect("single"))
         self._retrying = asyncio.Lock()
+        self._gatherers: dict[str, _Gatherer] = {}
         self._batchers: dict[str, _Batcher] = {}
         self._lifetime = self._live()
 
@@ -309,13 +371,17 @@ class _LoopClient:
         try:
             yield
         finally:
-            tasks = [batcher.task for batcher in self._batchers.values() if batcher.task is not None]
+            tasks = [
+                one.task
+                for one in (*self._batchers.values(), *self._gatherers.values())
+                if one.task is not None
+            ]
             await asyncio.gather(*tasks, return_exceptions=True)
-            for pool in (self._writers, self._singles, self._readers):
+            for pool in (self._writers, self._singles, self._gathering, self._readers):
                 await pool.aclose()
 
     def abandon(self) -> None:
-        for pool in (self._writers, self._singles, self._readers):
+        for pool in (self._writers, self._singles, self._gathering, self._readers):
             pool.abandon()
 
     async def write(self, work: Work[T], *, calm: bool) -> T:
@@ -344,6 +410,27 @@ class _LoopClient:
                     raise _translate_commit_error(error) from error
                 await failpoints.reach("postgres.committed")
                 return cast("Row", rows[0]) if rows else None
+
+        return await self._retry(attempt)
+
+    async def gather(self, sql: str, key: str, params: Sequence[object]) -> Row | None:
+        if sql not in self._gatherers:
+            self._gatherers[sql] = _Gatherer(self._gather, sql)
+        return await self._gatherers[sql].add(key, params)
+
+    async def _gather(self, sql: str, rows: _Rows) -> list[Row]:
+        async def attempt() -> list[Row]:
+            async with self._gathering.lend() as connection:
+                await failpoints.reach("postgres.commit")
+                try:
+                    # One implicit transaction, in one round trip: sending it is the commit.
+                    found = await connection.fetchmany(number_placeholders(sql), rows)
+                except _FAILURES as error:
+                    if _is_lost(error):
+                        connection.terminate()
+                    raise _translate_commit_error(error) from error
+                await failpoints.reach("postgres.committed")
+                return cast("list[Row]", found)
 
         return await self._retry(attempt)
 
@@ -494,6 +581,9 @@ class PostgresDatabase:
 
     async def statement(self, sql: str, *params: object) -> Row | None:
         return await (await self._client()).statement(sql, params)
+
+    async def gather(self, sql: str, key: str, *params: object) -> Row | None:
+        return await (await self._client()).gather(sql, key, params)
 
     async def all(self, sql: str, *params: object) -> list[Row]:
         return await (await self._client()).all(sql, params)

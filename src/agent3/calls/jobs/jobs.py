@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from collections.abc import AsyncGenerator, AsyncIterator, Callable, Mapping, Sequence
 from contextlib import aclosing
-from functools import partial
+from functools import cached_property, partial
 from typing import Any, Protocol, TypeVar
 
 import msgspec
@@ -96,6 +96,9 @@ class JobObserver(Protocol):
     It may await nothing but that transaction.
     """
 
+    def concerns(self, job: Job) -> bool:
+        """Whether it could have anything to do for this job."""
+
     async def on_turn_end(self, tx: Transaction, job: Job) -> None:
         """A turn is over: the job pauses or has ended."""
 
@@ -154,6 +157,10 @@ class Jobs:
         KeyReused if that was another call.
         """
         digest = digest_of(call)
+        if META_ALIAS not in call.meta:  # the usual one: a single statement, in one commit with those of others
+            values = self._values(call, digest, bill)
+            if (row := await self._database.gather(self._insertion, str(values[0]), *values)) is not None:
+                return decode_job(row), True
 
         async def work(tx: Transaction) -> tuple[Job, bool]:
             # Twice: the key that was in the way may have been released before its job is read.
@@ -472,10 +479,23 @@ class Jobs:
         refused before it was ``attempted``, or was certainly not sent.
         """
 
-        async def work(tx: Transaction) -> Job:
-            return await self._end_turn(tx, job, outcome, route, answers, events, kept, written, attempted, bill)
+        observers = (self._callbacks, *self._observers)
+        gathers = self._database.dialect == "postgres"  # SQLite gathers whole works, and has no such statement
+        if not gathers or events or isinstance(outcome, Working) or any(one is not None and one.concerns(job) for one in observers):
 
-        ended = await self._write(work)
+            async def work(tx: Transaction) -> Job:
+                return await self._end_turn(tx, job, outcome, route, answers, events, kept, written, attempted, bill)
+
+            ended = await self._write(work)
+        else:  # the usual end: a single statement, in one commit with those of others
+            now = self._env.now()
+            seq, values = self._ending(job, outcome, route, answers, events, kept, written, attempted, bill, now)
+            last = Event("turn", data=as_event_data(outcome), seq=seq, turn=job.turn)
+            line = (seq, job.turn, last.kind, self.log.encode_body(job.id, last), now)
+            row = await self._database.gather(self._ending_with_event, job.id, *values, *line)
+            if row is None:
+                raise _discarded(job)
+            ended = decode_job(row)
         self._notify(job.id)
         return ended
 
@@ -515,12 +535,28 @@ class Jobs:
     # Inside
 
     async def _insert(self, tx: Transaction, call: Call, digest: str | None, bill: Bill) -> Row | None:
-        now = self._env.now()
-        row = await tx.one(
+        row = await tx.one(self._insertion, *self._values(call, digest, bill))
+        if row is not None and (alias := call.meta.get(META_ALIAS)) is not None:
+            await tx.run(
+                "INSERT INTO job_aliases (owner, alias, job) VALUES (?, ?, ?) ON CONFLICT DO NOTHING",
+                call.principal.id,
+                alias,
+                row["id"],
+            )
+        return row
+
+    @cached_property
+    def _insertion(self) -> str:
+        return (
             "INSERT INTO jobs (id, owner, key, key_hash, status, turn, call, seq, node, lease, generation, created, "
             "updated, expires, kind, agent, context, bill) "
             f"VALUES (?, ?, ?, ?, 'working', 1, ?, 0, ?, {self.leases.until}, "
-            "1, ?, ?, ?, ?, ?, ?, ?) ON CONFLICT DO NOTHING RETURNING *",
+            "1, ?, ?, ?, ?, ?, ?, ?) ON CONFLICT DO NOTHING RETURNING *"
+        )
+
+    def _values(self, call: Call, digest: str | None, bill: Bill) -> tuple[object, ...]:
+        now = self._env.now()
+        return (
             call.job or call.id,
             call.principal.id,
             call.key,
@@ -536,14 +572,6 @@ class Jobs:
             call.context,
             encode_column(bill),
         )
-        if row is not None and (alias := call.meta.get(META_ALIAS)) is not None:
-            await tx.run(
-                "INSERT INTO job_aliases (owner, alias, job) VALUES (?, ?, ?) ON CONFLICT DO NOTHING",
-                call.principal.id,
-                alias,
-                row["id"],
-            )
-        return row
 
     async def _end_turn(
         self,
@@ -558,14 +586,58 @@ class Jobs:
         attempted: bool = True,
         bill: Bill | None = None,
     ) -> Job:
-        unused = never_ran(job, outcome, attempted)
         now = self._env.now()
-        seq = max(job.seq, written, *(event.seq for event in events)) + 1
-        row = await tx.one(
+        seq, values = self._ending(job, outcome, route, answers, events, kept, written, attempted, bill, now)
+        row = await tx.one(self._end, *values)
+        if row is None:
+            raise _discarded(job)
+        # A target that goes on working elsewhere and says the same as before is no news.
+        news = not isinstance(outcome, Working) or outcome != job.outcome
+        last = [Event("turn", data=as_event_data(outcome), seq=seq, turn=job.turn)] if news else []
+        await self.log.append(tx, job.id, [*events, *last], now)
+        ended = decode_job(row)
+        await self._tell_observers(tx, job, events)
+        if not isinstance(outcome, Working):
+            for observer in (self._callbacks, *self._observers):
+                if observer is not None:
+                    await observer.on_turn_end(tx, ended)
+        return ended
+
+    @cached_property
+    def _end(self) -> str:
+        return (
             "UPDATE jobs SET status = ?, outcome = ?, route = ?, state = ?, questions = ?, answers = ?, seq = ?, "
             "key = CASE WHEN ? = 1 THEN NULL ELSE key END, kind = CASE WHEN ? = 1 THEN NULL ELSE kind END, "
             f"detail = ?, bill = ?, updated = ?, expires = ?, lease = {self.leases.until} "
-            "WHERE id = ? AND generation = ? AND status = 'working' RETURNING *",
+            "WHERE id = ? AND generation = ? AND status = 'working' RETURNING *"
+        )
+
+    @cached_property
+    def _ending_with_event(self) -> str:
+        """The end of a turn and its one event as a single statement, where the database takes such a one."""
+        return (
+            f"WITH ended AS ({self._end}), noted AS (INSERT INTO job_events (job, seq, turn, kind, body, at) "
+            "SELECT id, CAST(? AS BIGINT), CAST(? AS BIGINT), CAST(? AS TEXT), CAST(? AS BYTEA), "
+            "CAST(? AS DOUBLE PRECISION) FROM ended) SELECT * FROM ended"
+        )
+
+    def _ending(
+        self,
+        job: Job,
+        outcome: Outcome,
+        route: Route | None,
+        answers: Mapping[str, Answer] | None,
+        events: Sequence[Event],
+        kept: Mapping[str, Any] | None,
+        written: int,
+        attempted: bool,
+        bill: Bill | None,
+        now: float,
+    ) -> tuple[int, tuple[object, ...]]:
+        """The number of the event that ends a turn, and the values of the statement."""
+        unused = never_ran(job, outcome, attempted)
+        seq = max(job.seq, written, *(event.seq for event in events)) + 1
+        return seq, (
             status_of(outcome),
             encode_outcome(outcome, job.id, job.turn, seq, job.created, now),
             encode_column(route) if route is not None else None,
@@ -583,19 +655,6 @@ class Jobs:
             job.id,
             job.generation,
         )
-        if row is None:
-            raise TurnTaken(f"Job {job.id} has ended or belongs to another process; this outcome is discarded.")
-        # A target that goes on working elsewhere and says the same as before is no news.
-        news = not isinstance(outcome, Working) or outcome != job.outcome
-        last = [Event("turn", data=as_event_data(outcome), seq=seq, turn=job.turn)] if news else []
-        await self.log.append(tx, job.id, [*events, *last], now)
-        ended = decode_job(row)
-        await self._tell_observers(tx, job, events)
-        if not isinstance(outcome, Working):
-            for observer in (self._callbacks, *self._observers):
-                if observer is not None:
-                    await observer.on_turn_end(tx, ended)
-        return ended
 
     async def _tell_observers(self, tx: Transaction, job: Job, events: Sequence[Event]) -> None:
         if events:
@@ -616,6 +675,10 @@ class Jobs:
 
 def _already_exists(call: Call) -> Conflict:
     return Conflict(f"Job {call.id} already exists. Give each new call its own id.")
+
+
+def _discarded(job: Job) -> TurnTaken:
+    return TurnTaken(f"Job {job.id} has ended or belongs to another process; this outcome is discarded.")
 
 
 def _taken_away(job: Job) -> TurnTaken:

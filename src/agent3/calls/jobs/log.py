@@ -36,6 +36,11 @@ class JobLog:
         self._env = env
         self._reader = reader
 
+    @staticmethod
+    def encode_body(job_id: str, event: Event) -> bytes:
+        """An event as it is stored."""
+        return append_checksum(encode(event), job_id, event.seq)
+
     async def append(self, tx: Transaction, job_id: str, events: Sequence[Event], now: float | None = None) -> None:
         """Add numbered events, inside the caller's transaction."""
         if not events:
@@ -44,7 +49,7 @@ class JobLog:
         await tx.many(
             "INSERT INTO job_events (job, seq, turn, kind, body, at) VALUES (?, ?, ?, ?, ?, ?)",
             [
-                (job_id, event.seq, event.turn, event.kind, append_checksum(encode(event), job_id, event.seq), at)
+                (job_id, event.seq, event.turn, event.kind, self.encode_body(job_id, event), at)
                 for event in events
             ],
         )

@@ -161,7 +161,8 @@ class A2ADoors:
         async def endpoint() -> A2AEndpoint:
             return self._endpoint
 
-        return await grpc.listen(endpoint, self._services.settings.server.host, port, url + BASE, judge)
+        how = self._services.settings.server
+        return await grpc.listen(endpoint, how.host, port, url + BASE, judge, shared=how.workers > 0)
 
     def routes(self) -> list[Route]:
         """The same for requests that come by way of the app around, as those of web pages do."""

@@ -35,9 +35,10 @@ from agent3.observe.logs import get as logger
 from agent3.observe.traces import Tracer
 from agent3.protocols.functions.functions import LocalAgent, LocalConnector
 from agent3.settings import Calls, Settings, data_folder
-from agent3.storage import Blobs, Database, Transaction, open_database
-from agent3.storage.at_rest import encrypt_blobs
+from agent3.storage import Blobs, BlobStore, Database, Transaction, open_database
+from agent3.storage.at_rest import Cipher, encrypt_blobs
 from agent3.storage.audit import Signer
+from agent3.storage.shared_blobs import Bucket, DatabaseBlobs, ObjectBlobs, is_shared
 
 __all__ = ["Standalone", "blob_folder", "shared"]
 
@@ -316,11 +317,31 @@ def _has_failed(opening: asyncio.Future[Gateway]) -> bool:
 
 def blob_folder(settings: Settings, url: str) -> Path | None:
     """Where large results lie: as set, else beside the database, else in the data folder; None for memory."""
-    if settings.storage.artifacts:
+    if settings.storage.artifacts and not is_shared(settings.storage.artifacts):
         return Path(settings.storage.artifacts)
     if url.startswith("sqlite:///") and not url.endswith(("///", ":memory:")):
         return Path(url.removeprefix("sqlite:///")).expanduser().parent / "artifacts"
     return data_folder() / "artifacts" if url.startswith("postgres") else None
+
+
+def blob_store(settings: Settings, url: str, database: Database, cipher: Cipher | None = None) -> BlobStore:
+    """Where large results are, as the settings say, encrypted where there is a cipher; SetupError where that cannot be.
+
+    ``database`` is one that encrypts by itself then.
+    """
+    how = settings.storage
+    if how.artifacts == "database":
+        return DatabaseBlobs(database)
+    store = _outside_store(settings, url, database)
+    return store if cipher is None else encrypt_blobs(store, cipher)
+
+
+def _outside_store(settings: Settings, url: str, database: Database) -> BlobStore:
+    how = settings.storage
+    if how.artifacts.startswith("s3://"):
+        key_id, secret = (os.environ.get(name, "") for name in ("AWS_ACCESS_KEY_ID", "AWS_SECRET_ACCESS_KEY"))
+        return ObjectBlobs(database, Bucket.of(how.artifacts, how.s3_endpoint, how.s3_region, key_id, secret))
+    return Blobs(blob_folder(settings, url))
 
 
 _in_use: WeakSet[Standalone] = WeakSet()
@@ -357,15 +378,14 @@ def shared() -> Standalone:
     return _shared
 
 
-async def _open_database(settings: Settings, url: str, most: int) -> tuple[Database, Blobs | None]:
+async def _open_database(settings: Settings, url: str, most: int) -> tuple[Database, BlobStore | None]:
     """The database, and where large results go; both encrypted where a master key is set. Memory never is."""
     if not url:
         return await open_database(":memory:", env=REAL, max_bytes=most), None
     from agent3.identity.data_keys import open_stored  # cryptography takes its time, and most scripts store nothing
 
     stored = await open_stored(settings, url=url, max_bytes=most)
-    blobs = Blobs(blob_folder(settings, url))
-    return stored.database, blobs if stored.cipher is None else encrypt_blobs(blobs, stored.cipher)
+    return stored.database, blob_store(settings, url, stored.database, stored.cipher)
 
 
 async def _load_audit_key(database: Database, settings: Settings, url: str) -> Signer:

@@ -184,6 +184,8 @@ class MCP(Protocol):
             gateway=self.services.policy.gateway,
             count_read=lambda principal: self.services.reads.take(principal),
             sessions=self.services.settings.limits.sessions,
+            key=self.services.scope.key_for(f"mcp {more.get('name', '')}"),
+            process=self.services.process,
             **more,
         )
         return MCPDoor(tools, options, env=self.services.env)

@@ -161,6 +161,10 @@ class Pushes:
 
     # Notifications
 
+    def concerns(self, job: Job) -> bool:
+        """Whether it is a task, of which somebody may want to hear."""
+        return META in job.call.meta
+
     async def on_turn_end(self, tx: Transaction, job: Job) -> None:
         """Notify of the end of a turn: what came with it, and the state."""
         if job.outcome is not None:

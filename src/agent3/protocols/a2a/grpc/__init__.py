@@ -22,18 +22,25 @@ __all__ = ["connect", "listen"]
 
 
 async def listen(
-    endpoint: Callable[[], Awaitable[A2AEndpoint]], host: str, port: int, address: str, judge: Judge | None = None
+    endpoint: Callable[[], Awaitable[A2AEndpoint]],
+    host: str,
+    port: int,
+    address: str,
+    judge: Judge | None = None,
+    *,
+    shared: bool = False,
 ) -> GrpcDoor:
     """A door for an endpoint on a port, where 0 takes a free one; close it with ``aclose``. MissingExtra, SetupError.
 
-    ``address`` is the endpoint's own over HTTP, for cards. ``judge`` sees a call before it is asked who calls.
+    ``address`` is the endpoint's own over HTTP, for cards. ``judge`` sees a call before it is asked who calls. With ``shared``
+    other processes may serve the same port.
     """
     try:
         from agent3.protocols.a2a.grpc.server import GrpcDoor
     except ImportError as error:
         raise _as_missing_extra(error) from None
     door = GrpcDoor(endpoint, address, judge)
-    await door.start(host, port)
+    await door.start(host, port, shared=shared)
     return door
 
 

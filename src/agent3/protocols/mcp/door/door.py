@@ -7,28 +7,30 @@ directories or storage.
 
 from __future__ import annotations
 
+import asyncio
 from collections import deque
 from collections.abc import AsyncIterator, Callable, Mapping, Sequence
 from contextlib import asynccontextmanager, suppress
-from contextvars import Context
+from contextvars import Context, ContextVar
 from dataclasses import dataclass, field
 from types import TracebackType
 from typing import TYPE_CHECKING, Any
 
 import anyio
 import mcp_types as wire
+from mcp.server.auth.middleware.bearer_auth import AuthenticatedUser, AuthorizationContext, authorization_context
 from mcp.server.caching import CacheableMethod, CacheHint
 from mcp.server.lowlevel import NotificationOptions, Server
 from mcp.server.models import InitializationOptions
 from mcp.server.stdio import stdio_server
-from mcp.server.streamable_http import EventCallback, EventMessage, EventStore
+from mcp.server.streamable_http import EventCallback, EventMessage, EventStore, StreamableHTTPServerTransport
 from mcp.server.streamable_http_manager import StreamableHTTPSessionManager
 from mcp.server.transport_security import TransportSecuritySettings
 from mcp.shared.message import SessionMessage
 from mcp_types import JSONRPCMessage
 from pydantic import ValidationError
 from starlette.responses import Response
-from starlette.types import Receive, Scope, Send
+from starlette.types import Message, Receive, Scope, Send
 
 from agent3._version import __version__
 from agent3.env import REAL, Env
@@ -38,14 +40,15 @@ from agent3.observe.logs import get as logger
 from agent3.protocols.mcp.door.handlers import Hint, RequestHandlers, to_icons
 from agent3.protocols.mcp.door.list_changes import Kind
 from agent3.protocols.mcp.door.questions import StateTokens
-from agent3.protocols.mcp.door.requests import add_principal
+from agent3.protocols.mcp.door.requests import PRINCIPAL, add_principal
+from agent3.protocols.mcp.door.session_ids import SessionIds
 from agent3.protocols.mcp.door.toolset import Caller, Capabilities, Tool, ToolSet
 
 if TYPE_CHECKING:
     from mcp.shared._stream_protocols import ReadStream, WriteStream
 
-__all__ = ["LOOPBACK_HOSTS", "LOOPBACK_ORIGINS", "Caller", "CheckedInput", "DoorOptions", "MCPDoor", "SessionEvents",
-           "SessionManager", "Tool", "ToolSet", "how_to_answer", "refusal"]  # fmt: skip
+__all__ = ["LOOPBACK_HOSTS", "LOOPBACK_ORIGINS", "OPENING", "Caller", "CheckedInput", "DoorOptions", "MCPDoor",
+           "SessionEvents", "SessionManager", "Tool", "ToolSet", "how_to_answer", "refusal"]  # fmt: skip
 
 LOOPBACK_HOSTS = ("127.0.0.1", "127.0.0.1:*", "localhost", "localhost:*", "[::1]", "[::1]:*")
 LOOPBACK_ORIGINS = tuple(f"{scheme}://{host}" for scheme in ("http", "https") for host in LOOPBACK_HOSTS)
@@ -81,6 +84,8 @@ class DoorOptions:
     allowed_origins: Sequence[str] = LOOPBACK_ORIGINS
     key: bytes | None = None
     """Signs what a modern client carries between two turns. Replicas must share it; by default it is random."""
+    process: str = ""
+    """The name of this process among replicas. With it and a key, they continue each other's legacy sessions."""
     answer_within: float = 86_400.0
     """Seconds for which a question can be answered."""
     list_ttl: float = 30.0
@@ -125,6 +130,7 @@ class MCPDoor:
             marks_tools=options.marks_tools,
         )
         self._changes = self.handlers.changes
+        self._session_ids = SessionIds(options.key, options.process, env) if options.key and options.process else None
         self._manager: SessionManager | None = None
         about = options.about
         cache_hint = CacheHint(ttl_ms=int(options.list_ttl * 1000), scope="private")
@@ -155,6 +161,7 @@ class MCPDoor:
         manager = SessionManager(
             self._server,
             make_store=SessionEvents if self._options.resumable else None,
+            ids=self._session_ids,
             retry_interval=int(self._options.retry * 1000),
             security_settings=TransportSecuritySettings(
                 enable_dns_rebinding_protection="*" not in self._options.allowed_hosts,
@@ -186,6 +193,10 @@ class MCPDoor:
         """Whether a Host header names this server."""
         allowed = self._options.allowed_hosts
         return "*" in allowed or host in allowed or f"{host.rsplit(':', 1)[0]}:*" in allowed
+
+    def read_session(self, session: str, principal: Principal) -> dict[str, Any] | None:
+        """How the client introduced itself that opened a session at another process; None if that is not known."""
+        return None if self._session_ids is None else self._session_ids.read(session, principal.id)
 
     async def serve(self, scope: Scope, receive: Receive, send: Send) -> None:
         if self._manager is None:
@@ -268,12 +279,72 @@ class SessionManager(StreamableHTTPSessionManager):
     """The SDK's manager, with one event store for each session instead of one for all.
 
     Streams are named by the ids of requests, which two clients may choose alike, and any client of a shared store
-    could ask for the events of another.
+    could ask for the events of another. With ``ids``, sessions of other processes are opened again here.
     """
 
-    def __init__(self, *args: Any, make_store: Callable[[], EventStore] | None, **options: Any):
+    def __init__(
+        self,
+        *args: Any,
+        make_store: Callable[[], EventStore] | None,
+        ids: SessionIds | None = None,
+        **options: Any,
+    ):
         self._make_store = make_store
+        self._ids = ids
         super().__init__(*args, **options)
+
+    async def _handle_stateful_request(self, scope: Scope, receive: Receive, send: Send) -> None:
+        ids = self._ids
+        if ids is None:
+            await super()._handle_stateful_request(scope, receive, send)
+            return
+        session = next((value.decode("latin-1") for name, value in scope["headers"] if name == _SESSION), None)
+        subject = scope[PRINCIPAL].id
+        new_id = None
+        if session is None:
+            new_id = ids.issue(scope.get(OPENING), subject)
+        elif session not in self._server_instances and (params := ids.read(session, subject)) is not None:
+            await self._reopen(session, params, scope)
+        token = _new_id.set(new_id)
+        try:
+            await super()._handle_stateful_request(scope, receive, send)
+        finally:
+            _new_id.reset(token)
+
+    def _admit_session(self, requestor: AuthorizationContext | None) -> StreamableHTTPServerTransport | None:
+        transport, wanted = super()._admit_session(requestor), _new_id.get()
+        if transport is not None and wanted is not None:
+            given = transport.mcp_session_id
+            assert given is not None
+            transport.mcp_session_id = wanted
+            self._server_instances[wanted] = self._server_instances.pop(given)
+            if given in self._session_owners:
+                self._session_owners[wanted] = self._session_owners.pop(given)
+        return transport
+
+    async def _reopen(self, session: str, params: Mapping[str, Any], scope: Scope) -> None:
+        """Open a session of another process here: the client's own introduction is given to the SDK once more."""
+        user = scope.get("user")
+        requestor = authorization_context(user) if isinstance(user, AuthenticatedUser) else None
+        async with self._session_creation_lock:
+            if session in self._server_instances:
+                return
+            token = _new_id.set(session)
+            try:
+                transport = self._admit_session(requestor)
+            finally:
+                _new_id.reset(token)
+        if transport is None:
+            return
+        host = [(name, value) for name, value in scope["headers"] if name in (b"host", b"authorization")]
+        common = [*host, (b"content-type", b"application/json"), (b"accept", b"application/json, text/event-stream")]
+        initialize = {"jsonrpc": "2.0", "id": 0, "method": "initialize", "params": params}
+        opening = {**scope, "method": "POST", "headers": common}
+        await self._serve_opening_request(transport, opening, _say(initialize), _hear_nothing)
+        if session in self._server_instances:
+            headers = [*common, (_SESSION, session.encode("latin-1"))]
+            initialized = {"jsonrpc": "2.0", "method": "notifications/initialized"}
+            await transport.handle_request({**opening, "headers": headers}, _say(initialized), _hear_nothing)
 
     @property
     def event_store(self) -> EventStore | None:
@@ -283,6 +354,30 @@ class SessionManager(StreamableHTTPSessionManager):
     @event_store.setter
     def event_store(self, value: EventStore | None) -> None:
         """What the SDK's constructor sets is not used."""
+
+
+OPENING = "agent3.mcp.opening"
+"""The key in the ASGI scope for the body of a request outside of any session."""
+_SESSION = b"mcp-session-id"
+_new_id: ContextVar[str | None] = ContextVar("agent3_mcp_session", default=None)
+"""The id that the session gets which is opened now."""
+
+
+def _say(message: Mapping[str, Any]) -> Receive:
+    body: bytes | None = encode(message)
+
+    async def receive() -> Message:
+        nonlocal body
+        if body is None:
+            await asyncio.Event().wait()  # nobody hangs up
+        said, body = body, None
+        return {"type": "http.request", "body": said, "more_body": False}
+
+    return receive
+
+
+async def _hear_nothing(message: Message) -> None:
+    """The client has had this answer from the process that it first met."""
 
 
 log = logger("mcp.stdio")

@@ -27,7 +27,7 @@ from agent3.gateway.lanes import HungUp, Reply
 from agent3.jsonrpc import SSEParser, check_bytes, error_of
 from agent3.model import Done, Failed, Outcome, Principal
 from agent3.observe.logs import get as logger
-from agent3.protocols.mcp.door.door import MCPDoor, refusal
+from agent3.protocols.mcp.door.door import OPENING, MCPDoor, refusal
 from agent3.protocols.mcp.door.handlers import OUTCOME
 from agent3.protocols.mcp.door.requests import parse_features
 from agent3.protocols.mcp.door.results import failure_text, failure_to_dict
@@ -254,6 +254,8 @@ class FastLane:
             return {"type": "http.request", "body": body, "more_body": len(body) > self.max_body}
 
         headers = _Headers(scope["headers"])
+        if not headers.session and len(body) <= self.max_body:
+            scope[OPENING] = body
         # Only such a request can open a session, whatever else is odd about it.
         if not headers.session and headers.version != MODERN and (crowd := self._find_crowd(scope)) is not None:
             await refusal(crowd)(scope, receive, send)
@@ -530,6 +532,10 @@ class FastLane:
                     known = self._sessions.get(session)
                     self._owned[principal.id] += known is None
                     features = known.can if can is None and known is not None else can
+                    if known is None and can is None:  # a session that another process opened
+                        opened = self._door.read_session(session.decode("latin-1"), principal)
+                        if opened is not None and isinstance(about := opened.get("capabilities"), dict):
+                            features = parse_features(about) - {"tasks"}
                     self._sessions[session] = _Session(principal.id, self._env.monotonic(), features)
                     self._sessions.move_to_end(session)
                     if len(self._sessions) > MOST_SESSIONS:
