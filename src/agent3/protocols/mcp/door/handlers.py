@@ -78,7 +78,7 @@ _HEADER_KEY = f'"{X_MCP_HEADER_KEY}"'.encode()
 
 
 class Turn(Struct, eq=False):
-    """A first turn that is under way already. ``is_taken`` says that a handler waits for it, and ends it with itself."""
+    """A first turn that is under way already. ``is_taken`` says that a handler waits for it, and can end it."""
 
     task: asyncio.Task[Outcome]
     is_taken: bool = False
