@@ -7,11 +7,12 @@ the current task still works inside.
 from __future__ import annotations
 
 import asyncio
+import sys
 import types
 from collections.abc import Awaitable, Callable, Coroutine, Generator
 from typing import Any, TypeVar, cast
 
-__all__ = ["Left", "as_coroutine", "drive", "finish", "run_watched"]
+__all__ = ["Left", "as_coroutine", "drive", "finish", "run_watched", "start_task", "wait_for_task"]
 
 T = TypeVar("T")
 
@@ -95,3 +96,29 @@ def finish(coro: Coroutine[Any, Any, T], pending: Any) -> Generator[Any, Any, T]
 async def as_coroutine(running: Awaitable[T]) -> T:
     """Any awaitable as a coroutine, which can be driven by hand or run as a task."""
     return await running
+
+
+def start_task(coro: Coroutine[Any, Any, T]) -> asyncio.Task[T]:
+    """A task of its own, which has run up to where it first waits if this Python can do that."""
+    loop = asyncio.get_running_loop()
+    if sys.version_info >= (3, 12):
+        return asyncio.Task(coro, loop=loop, eager_start=True)
+    return loop.create_task(coro)
+
+
+async def wait_for_task(task: asyncio.Task[Any], seconds: float) -> None:
+    """Return when the task has ended, or after so many seconds; cheaper than ``asyncio.wait``."""
+    loop = asyncio.get_running_loop()
+    over = loop.create_future()
+
+    def end(_: object = None) -> None:
+        if not over.done():
+            over.set_result(None)
+
+    task.add_done_callback(end)
+    timer = loop.call_later(seconds, end)
+    try:
+        await over
+    finally:
+        timer.cancel()
+        task.remove_done_callback(end)

@@ -10,12 +10,14 @@ from typing import Any
 
 import msgspec
 import pytest
+from starlette.responses import Response
 from starlette.types import ASGIApp, Message
 
 from agent3.jsonrpc import SSEParser
 from agent3.model import LOCAL, Principal
 from agent3.observe.metrics import Metrics
 from agent3.protocols.functions import Context, LocalAgent
+from agent3.protocols.mcp.door import fast_lane
 from agent3.protocols.mcp.door.door import MCPDoor
 from agent3.protocols.mcp.door.fast_lane import FastLane
 from agent3.protocols.mcp.door.gateway_tools import INSTRUCTIONS, GatewayTools
@@ -326,21 +328,52 @@ def test_a_legacy_session_belongs_to_who_opened_it() -> None:
     asyncio.run(story())
 
 
-def test_a_legacy_notification_cancels_a_call_without_a_progress_token() -> None:
+@pytest.mark.parametrize("by_stream", [False, True], ids=["json", "stream"])
+def test_a_legacy_notification_cancels_a_call_without_a_progress_token(
+    monkeypatch: pytest.MonkeyPatch, by_stream: bool
+) -> None:
+    monkeypatch.setattr(fast_lane, "STREAM_AFTER", 0.0 if by_stream else 3600.0)
+
     async def story() -> None:
         seen.update(started=asyncio.Event(), cancelled=asyncio.Event())
         async with lanes() as both:
             headers = await a_session(both)
+            before = both.sdk.requests
             params = a_call(agentId="slow", input={})[0]["params"]
             body = {"jsonrpc": "2.0", "id": 7, "method": "tools/call", "params": {**params, "_meta": {}}}
             calling = asyncio.create_task(ask(both.fast, body, headers))
             await asyncio.wait_for(seen["started"].wait(), 60)
+            while by_stream and both.sdk.requests == before:
+                await asyncio.sleep(0.01)
             over = {"jsonrpc": "2.0", "method": "notifications/cancelled", "params": {"requestId": 7}}
             assert not seen["cancelled"].is_set()
             assert (await ask(both.fast, over, headers))[0] == 202
             await asyncio.wait_for(seen["cancelled"].wait(), 60)
-            _, _, answer = await calling
-            assert msgspec.json.decode(answer)["error"]["data"]["code"] == "canceled"
+            _, told, answer = await calling
+            assert told["content-type"] == ("text/event-stream" if by_stream else "application/json")
+            if not by_stream:
+                assert msgspec.json.decode(answer)["error"]["data"]["code"] == "canceled"
+
+    asyncio.run(story())
+
+
+def test_a_long_legacy_call_that_is_refused_on_its_way_to_a_stream_is_given_up(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(fast_lane, "STREAM_AFTER", 0.0)
+
+    async def refuse(scope: Any, receive: Any, send: Any) -> None:
+        await Response(status_code=503)(scope, receive, send)
+
+    async def story() -> None:
+        seen.update(started=asyncio.Event(), cancelled=asyncio.Event())
+        async with lanes() as both:
+            headers = await a_session(both)
+            both.fast._slow_lane = refuse
+            params = a_call(agentId="slow", input={})[0]["params"]
+            body = {"jsonrpc": "2.0", "id": 7, "method": "tools/call", "params": {**params, "_meta": {}}}
+            assert (await ask(both.fast, body, headers))[0] == 503
+            if seen["started"].is_set():  # else it was given up before
+                await asyncio.wait_for(seen["cancelled"].wait(), 60)
+            assert not both.fast._calls
 
     asyncio.run(story())
 

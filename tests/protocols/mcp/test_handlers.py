@@ -3,10 +3,11 @@
 from __future__ import annotations
 
 import asyncio
+import json
 import sys
 import threading
 from collections.abc import AsyncIterator, Callable, Coroutine, Sequence
-from contextlib import asynccontextmanager
+from contextlib import asynccontextmanager, closing
 from typing import Any
 
 import aiohttp
@@ -17,8 +18,10 @@ from mcp.client.session import MessageHandlerFnT
 from mcp.client.stdio import StdioServerParameters
 from mcp.shared.exceptions import MCPError
 
+from agent3 import MCPServer
 from agent3.errors import NotFound
 from agent3.model import Done, Needs, Outcome, Part, Principal
+from agent3.protocols.mcp.door import fast_lane
 from agent3.protocols.mcp.door.door import DoorOptions, MCPDoor
 from agent3.protocols.mcp.door.questions import sampling_question
 from agent3.protocols.mcp.door.requests import parse_features
@@ -639,3 +642,42 @@ def test_a_lost_stream_is_taken_up_by_its_own_session_only() -> None:
                 assert b"Reconnection test completed" not in foreign.content.read_nowait()  # which was asked first
 
     run(story())
+
+
+def test_a_long_call_without_a_progress_token_has_a_stream_that_is_taken_up_again(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setattr(fast_lane, "STREAM_AFTER", 0.01)
+    server, lost, runs = MCPServer(name="slow"), threading.Event(), []
+
+    @server.tool
+    def work() -> str:
+        """Work until the client is gone."""
+        runs.append(1)
+        return "late" if lost.wait(60) else "never"
+
+    async def story(url: str) -> None:
+        async with aiohttp.ClientSession() as http:
+            headers = await hello(http, url)
+            listing = {"jsonrpc": "2.0", "id": 4, "method": "tools/list"}  # a tool is regular once it has been seen
+            async with http.post(url, json=listing, headers=headers) as response:
+                assert response.status == 200
+            call = {"jsonrpc": "2.0", "id": 5, "method": "tools/call", "params": {"name": "work", "arguments": {}}}
+            async with http.post(url, json=call, headers=headers) as response:
+                assert response.content_type == "text/event-stream"
+                first = await anext(frames(response))
+                assert not first.get("data")
+                response.close()
+            lost.set()
+            last = {"Last-Event-ID": first["id"]}
+            rest = ""
+            async with asyncio.timeout(60):
+                while not rest:  # as clients do: the server may not have noticed yet that the first stream is lost
+                    async with http.get(url, headers={**headers, **last}) as response:
+                        rest = await anext((data async for one in frames(response) if (data := one.get("data"))), "")
+            told = json.loads(rest)
+            assert (told["id"], told["result"]["content"][0]["text"]) == (5, "late")
+            assert len(runs) == 1
+
+    with closing(server), server.listening() as url:
+        run(story(url))

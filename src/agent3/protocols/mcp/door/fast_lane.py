@@ -3,7 +3,8 @@
 A request is regular when it is complete in itself: ``tools/call`` without progress, log level or answers,
 ``tools/list``, ``server/discover`` and ``ping``, with the headers the protocol asks for. Both lanes end in the same
 tool set, so a caller cannot tell them apart except by speed. What is irregular, wrong or unknown is not judged here:
-it goes to the SDK untouched, which knows the right refusal. Lists are the SDK's own answers, cached.
+it goes to the SDK untouched, which knows the right refusal. Lists are the SDK's own answers, cached. A legacy call that
+takes long is handed to the SDK while it runs: its stream can be taken up again when the connection is lost.
 """
 
 from __future__ import annotations
@@ -11,7 +12,7 @@ from __future__ import annotations
 import asyncio
 from collections import Counter, OrderedDict
 from collections.abc import Coroutine, Hashable, MutableMapping, Sequence
-from functools import lru_cache, partial
+from functools import lru_cache
 from typing import Any, Literal, NamedTuple
 
 import msgspec
@@ -19,7 +20,7 @@ from mcp.server.streamable_http_manager import DEFAULT_SESSION_IDLE_TIMEOUT
 from msgspec import UNSET, Raw, Struct, UnsetType
 from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
-from agent3.calls.coroutines import Left, run_watched
+from agent3.calls.coroutines import Left, run_watched, start_task, wait_for_task
 from agent3.calls.outcomes import failed_by
 from agent3.env import REAL, Env
 from agent3.errors import Agent3Error, Canceled, NotFound, RateLimited, TooSlow
@@ -28,7 +29,7 @@ from agent3.jsonrpc import SSEParser, check_bytes, error_of
 from agent3.model import Done, Failed, Outcome, Principal
 from agent3.observe.logs import get as logger
 from agent3.protocols.mcp.door.door import OPENING, MCPDoor, refusal
-from agent3.protocols.mcp.door.handlers import OUTCOME
+from agent3.protocols.mcp.door.handlers import OUTCOME, Turn
 from agent3.protocols.mcp.door.requests import parse_features
 from agent3.protocols.mcp.door.results import failure_text, failure_to_dict
 from agent3.protocols.mcp.door.rpc_batches import VERSIONS, parse_batch, serve_batch
@@ -48,6 +49,8 @@ REFRESH = 600.0
 """Seconds after which one request of a legacy session goes to the SDK again, to keep its idle timer from ending it."""
 _BODY_SECONDS = 30.0
 """Seconds for a body, where the server has no deadline of its own; that of a gateway is ``server.body_seconds``."""
+STREAM_AFTER = 1.0
+"""Seconds after which a legacy call under way is answered by a stream that can be resumed, instead of by JSON."""
 MOST_PAGES = 1_000
 MOST_SESSIONS = 10_000
 MOST_HOSTS = 1_000
@@ -225,8 +228,8 @@ class FastLane:
             b'"isError":false,"resultType":"complete","_meta":%b}' % _encode(self._info),
         )
         """How plain results end, in the legacy and in the modern era."""
-        self._calls: dict[tuple[bytes, int | str], asyncio.Event] = {}
-        """The calls under way in legacy sessions, by session and id; each ends when its event is set."""
+        self._calls: dict[tuple[bytes, int | str], asyncio.Task[Outcome]] = {}
+        """The calls under way in legacy sessions, by session and id."""
         self._pages: OrderedDict[Hashable, bytes] = OrderedDict()
         self._sessions: OrderedDict[bytes, _Session] = OrderedDict()
 
@@ -260,6 +263,9 @@ class FastLane:
         if not headers.session and headers.version != MODERN and (crowd := self._find_crowd(scope)) is not None:
             await refusal(crowd)(scope, receive, send)
             return
+        if isinstance(scope.get(OUTCOME), Turn):  # it came by the connection, and may have to be given up
+            await self._hand_over(scope, replay, send)
+            return
         if OUTCOME in scope or not headers.is_regular or headers.origin or not self._is_own_host(headers.host):
             await self._forward(scope, replay, send)
             return
@@ -287,6 +293,9 @@ class FastLane:
                     start.append((b"mcp-session-id", reply.session))
                 await send({"type": "http.response.start", "status": 200, "headers": start})
                 await send({"type": "http.response.body", "body": reply.body})
+                return
+            if isinstance(scope.get(OUTCOME), Turn):
+                await self._hand_over(scope, replay, send)
                 return
 
         # To the SDK, whose answer is kept where the next one will be the same.
@@ -370,11 +379,14 @@ class FastLane:
             can=can,
         )
         turn = self._toolset.call(name, params.arguments or {}, caller)
-        outcome: Outcome
         try:
             # A modern client that hangs up cancels the call; a legacy one only leaves, and cancels by a notification.
-            gone = hung_up if modern else partial(self._wait_for_cancellation, (headers.session, request.id))
-            outcome = await run_watched(turn, gone)
+            begun: Outcome | Turn
+            begun = await (run_watched(turn, hung_up) if modern else self._begin(turn, (headers.session, request.id)))
+            if isinstance(begun, Turn):
+                scope[OUTCOME] = begun
+                return None
+            outcome = begun
         except Left:
             if modern:
                 raise
@@ -393,13 +405,37 @@ class FastLane:
         scope[OUTCOME] = outcome
         return None
 
-    async def _wait_for_cancellation(self, call: tuple[bytes, int | str]) -> None:
-        event = self._calls[call] = asyncio.Event()
+    async def _begin(self, turn: Coroutine[Any, Any, Outcome], key: tuple[bytes, int | str]) -> Outcome | Turn:
+        """The outcome of a legacy call, or the call itself if it takes long. Left if the client gave it up."""
+        task = start_task(turn)
+        if task.done():
+            return task.result()
+        self._calls[key] = task
+
+        def forget(ended: asyncio.Task[Outcome]) -> None:
+            if self._calls.get(key) is ended:
+                del self._calls[key]
+
+        task.add_done_callback(forget)
         try:
-            await event.wait()
+            await wait_for_task(task, STREAM_AFTER)
+        except asyncio.CancelledError:
+            task.cancel()
+            raise
+        if not task.done():
+            return Turn(task)
+        if task.cancelled():
+            raise Left
+        return task.result()
+
+    async def _hand_over(self, scope: Scope, receive: Receive, send: Send) -> None:
+        """Have the SDK answer a call that is under way; one that never reached its handler is given up."""
+        turn: Turn = scope[OUTCOME]
+        try:
+            await self._forward(scope, receive, send)
         finally:
-            if self._calls.get(call) is event:
-                del self._calls[call]
+            if not turn.is_taken:
+                turn.task.cancel()
 
     def _cancel(self, body: bytes, session: bytes, scope: Scope) -> None:
         """Cancel the call that a legacy client no longer waits for; the SDK knows only those of its own lane."""
@@ -410,8 +446,8 @@ class FastLane:
             cancelled = _cancellations.decode(body).params.key
         except msgspec.DecodeError:
             return
-        if (event := self._calls.get((session, cancelled))) is not None:
-            event.set()
+        if (task := self._calls.get((session, cancelled))) is not None:
+            task.cancel()
 
     # What is regular
 

@@ -6,6 +6,7 @@ storage, and do not validate arguments: the steps behind the tool set do.
 
 from __future__ import annotations
 
+import asyncio
 import difflib
 from collections import OrderedDict
 from collections.abc import Awaitable, Callable, Coroutine, Mapping, Sequence
@@ -54,7 +55,7 @@ from agent3.protocols.mcp.door.toolset import (
 )
 from agent3.security import via
 
-__all__ = ["OUTCOME", "Hint", "RequestHandlers", "to_icons"]
+__all__ = ["OUTCOME", "Hint", "RequestHandlers", "Turn", "to_icons"]
 
 log = logger("mcp")
 
@@ -65,8 +66,8 @@ T = TypeVar("T")
 ModelT = TypeVar("ModelT", bound=BaseModel)
 
 OUTCOME = "agent3.outcome"
-"""The key in the ASGI scope under which an app in front leaves the outcome of a first turn that it has run itself, or
-the ``NotFound`` that it ended with."""
+"""The key in the ASGI scope under which an app in front leaves the outcome of a first turn that it has run itself, the
+``NotFound`` that it ended with, or the ``Turn`` where it is still under way."""
 MOST_SESSIONS = 10_000
 """Legacy sessions whose log level is remembered; the SDK keeps no more sessions than that."""
 MOST_TOOLS = 100_000
@@ -74,6 +75,13 @@ MOST_TOOLS = 100_000
 MOST_COMPLETIONS = 100
 """Values of one completion, by the protocol."""
 _HEADER_KEY = f'"{X_MCP_HEADER_KEY}"'.encode()
+
+
+class Turn(Struct, eq=False):
+    """A first turn that is under way already. ``is_taken`` says that a handler waits for it, and can end it."""
+
+    task: asyncio.Task[Outcome]
+    is_taken: bool = False
 
 
 class _Replayed(Struct, frozen=True, omit_defaults=True):
@@ -432,8 +440,11 @@ def _way_of(ctx: Context) -> str:
     return str(ctx.request.headers.get(via.HEADER, "")) if ctx.request is not None else ""
 
 
-async def _end_turn(ended: Outcome | NotFound) -> Outcome:
-    """A turn that has ended already."""
+async def _end_turn(ended: Outcome | NotFound | Turn) -> Outcome:
+    """A turn that has begun already, or ended too. Whoever cancels this cancels it."""
+    if isinstance(ended, Turn):
+        ended.is_taken = True
+        return await ended.task
     if isinstance(ended, NotFound):
         raise ended
     return ended
