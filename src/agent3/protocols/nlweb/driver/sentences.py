@@ -12,7 +12,7 @@ from typing import Literal
 
 __all__ = ["ROLES", "Clause", "Target", "Verb", "parse_sentence", "read_targets", "strip_article"]
 
-Verb = Literal["press", "choose", "clear", "write", "add", "search", "submit", ""]
+Verb = Literal["press", "choose", "clear", "write", "use", "add", "search", "submit", ""]
 
 _VERBS: dict[Verb, str] = {
     "press": "click|press|hit|push|tap|open|go to|haz clic|hacer clic|pulsa|pulsar|presiona|presionar|abre|abrir|ve a",
@@ -20,7 +20,8 @@ _VERBS: dict[Verb, str] = {
     "|marcar|activa|activar|enciende|encender",
     "clear": "uncheck|unselect|deselect|untick|turn off|switch off|disable|desmarca|desmarcar|desactiva|desactivar"
     "|apaga|apagar",
-    "write": "type|enter|write|input|fill in|fill|set|put|use|introduce|escribe|escribir|pon|poner|rellena",
+    "write": "type|enter|write|input|fill in|fill|set|put|introduce|escribe|escribir|pon|poner|rellena",
+    "use": "use|usa|usar|utiliza",
     "add": "add|añade|añadir|agrega",
     "search": "search|find|busca|buscar|encuentra",
     "submit": "submit|envía|envia",
@@ -33,7 +34,7 @@ _TOKEN = re.compile(r"\x02(\d+)\x03")
 _CONTROL = str.maketrans("", "", "\x02\x03")
 # Between clauses: the end of a sentence, "then", or "and" and a comma before a verb.
 _SPLIT = re.compile(
-    rf"[.;]\s+|,?\s*\b(?:(?:and|y)\s+)?(?:then|luego|después)\b,?\s*|,?\s+\b(?:and|y)\b\s+(?=(?:{_ANY_VERB})\b)"
+    rf"(?<!\bDr)(?<!\bMr)(?<!\bMs)(?<!\bMrs)(?<!\bSt)(?<!\bSr)(?<!\bSra)(?<!\bDra)[.;]\s+|,?\s*\b(?:(?:and|y)\s+)?(?:then|luego|después)\b,?\s*|,?\s+\b(?:and|y)\b\s+(?=(?:{_ANY_VERB})\b)"
     rf"|,\s+(?=(?:{_ANY_VERB})\b)",
     re.IGNORECASE,
 )
