@@ -17,7 +17,7 @@ from agent3.protocols.nlweb.driver.sentences import Clause, Target, read_targets
 from agent3.sentences.lexicon import Language, fold
 from agent3.sentences.spans import find_spans
 
-__all__ = ["Act", "Doubt", "Plan", "Why", "describe", "fit", "open_first", "plan", "plan_all"]
+__all__ = ["Act", "Doubt", "Plan", "Why", "describe", "fit", "open_first", "plan", "plan_all", "shorten"]
 
 Why = Literal["absent", "several", "words", "disabled", "empty", "value", "unshown", "refused", "asks"]
 
@@ -52,7 +52,7 @@ _CLEARED = ("checkbox", "switch", "menuitemcheckbox")
 _NAMES = re.compile(r",\s*(?:(?:and|y)\s+)?|\s+(?:and|y)\s+", re.IGNORECASE)
 _MARKS = re.compile(r"^[\W_]+|[\W_]+$")
 _COUNT = re.compile(r"\s*\(\d+\)$")
-_AFTERWARDS = re.compile(r"\s*(?:\([^()]*\d[^()]*\)|[-–—:·,]?\s*(?:[$€£+]\s*\d[\d.,]*|\d[\d.,]*\s*[$€£]).*)$")
+_AFTERWARDS = re.compile(r"\s*(?:\([^()]*\d[^()]*\)|[-\u2013\u2014:·,]?\s*(?:[$€£+]\s*\d[\d.,]*|\d[\d.,]*\s*[$€£]).*)$")
 """A price or an amount after a name."""
 _GENERIC_PLACE = frozenset(
     "it the list menu page form dialog table dropdown box options lista pagina formulario".split()
@@ -359,9 +359,14 @@ def fit(field: Control, value: str) -> Act | Doubt:
         if field.kind == "time" and isinstance(moment, time):
             return Act("write", field, (moment.strftime("%H:%M"),))
         return Doubt("value", value)
+    if field.role in ("slider", "spinbutton"):
+        value = _UNIT.sub("", value)
     if field.role in ("slider", "spinbutton") and not re.fullmatch(r"-?\d+(?:\.\d+)?", value):
         return Doubt("value", value)
     return Act("write", field, (value,))
+
+
+_UNIT = re.compile(r"(?<=\d)\s*(?:%|€|\$|£|°\s?[cf]?|euros?|eur|dollars?|degrees|grados|percent)$", re.IGNORECASE)
 
 
 def _parse_moment(text: str) -> date | time | None:
@@ -459,8 +464,13 @@ def _same(named: Iterable[tuple[T, str]], wanted: str) -> list[T]:
     # "Express" for "Express (4.90 €)", or what stands first in a label of several lines.
     return [
         one for one, name in pairs
-        if bare and (_bare(_AFTERWARDS.sub("", name)) == bare or (isinstance(one, Control) and fold(one.lead) == plain))
+        if bare and (_bare(shorten(name)) == bare or (isinstance(one, Control) and fold(one.lead) == plain))
     ]  # fmt: skip
+
+
+def shorten(name: str) -> str:
+    """A name without a price or an amount after it."""
+    return _AFTERWARDS.sub("", name)
 
 
 def _is_called(control: Control, name: str) -> bool:

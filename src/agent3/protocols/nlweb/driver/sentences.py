@@ -41,6 +41,13 @@ _SPLIT = re.compile(
 _LEAD = re.compile(
     rf"(?:(?:please|por favor,?|now|i (?:need|want)(?: you)? to|quiero)\s+)*(?P<verb>{_ANY_VERB})\b\s*", re.IGNORECASE
 )
+# What makes a request of a sentence, and says nothing of what is requested.
+_COURTESY = re.compile(
+    r"^[¿¡\s]*(?:(?:hi|hello|hey|ok|okay|please|hola|oye|por favor)[,!]?\s+)*(?:(?:can|could|would|will) you\s+(?:please\s+)?"
+    r"|i(?:['’]d| would) (?:like|love)\s+(?:you )?(?:to\s+)?|i (?:want|need)\s+(?:you )?(?:to\s+)?"
+    r"|(?:me |nos )?(?:puedes|podr[ií]as|puede|podr[ií]a)\s+|(?:quiero|quisiera|necesito|me gustar[ií]a)\s+)?",
+    re.IGNORECASE,
+)
 # "Turn the lamp off": what it does to the lamp stands at the end.
 _AROUND = re.compile(r"^(turn|switch)\s+(?!(?:on|off)\b)(.+?)\s+(on|off)$", re.IGNORECASE)
 # "El modo oscuro (Dark mode)": the name as the page has it, after it was said in other words.
@@ -129,7 +136,7 @@ def parse_sentence(sentence: str) -> list[Clause]:
         return f"\x02{len(held) - 1}\x03"
 
     clauses: list[Clause] = []
-    plain_text = _QUOTE.sub(hold, sentence.translate(_CONTROL).strip())
+    plain_text = _COURTESY.sub("", _QUOTE.sub(hold, sentence.translate(_CONTROL).strip()))
     for part in _SPLIT.split(_TAIL.sub("", _GLOSS_TEXT.sub(lambda match: f"({hold(match)})", plain_text))):
         words = _GLOSS.sub(r"\1", part.strip(" ,;").removesuffix("."))
         if not words.strip(" .,;"):
