@@ -172,7 +172,7 @@ def _search(view: PageView, clause: Clause) -> Plan:
         inside = [one for one in view.visible if (one.frame, one.form) == (box.frame, box.form) and box.form >= 0]
         named = [box.name, *(one.name for one in inside if one.sends)]
         # A form that asks for more than one thing is no search box.
-        if [one for one in inside if one.is_field] in ([box], []) and (
+        if [one for one in inside if one.is_field and one.role != "list"] in ([box], []) and (
             box.searches or any(_SEARCHING & set(_words(name)) for name in named)
         ):
             boxes.append(box)
@@ -273,7 +273,9 @@ def _choose_listed(view: PageView, target: Target) -> Iterator[Act]:
 
 _PARTS = re.compile(r",\s*(?:(?:and|y)\s+)?|\s+(?:and|y)\s+", re.IGNORECASE)
 _BEFORE_FIELD = re.compile(r"\s+(?:as|into|in|for|como|en)\s+", re.IGNORECASE)
-_BEFORE_TEXT = re.compile(r"\s+(?:to|with|as|is|at|con|a|en)\s+|\s*[:=]\s*", re.IGNORECASE)
+_BEFORE_TEXT = re.compile(
+    r"\s+(?:to|with|as|is|at|con|a|en|called|named|titled|llamad[oa]|titulad[oa])\s+|\s*[:=]\s*", re.IGNORECASE
+)
 _AT_END = re.compile(
     r"\s+(?:in|there|into it|(?:in|into|on)\s+the\s+(?:form|page|(?:text |input )?(?:fields|inputs|boxes)))$",
     re.IGNORECASE,

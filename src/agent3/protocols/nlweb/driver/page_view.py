@@ -160,7 +160,7 @@ most => {
     const label = ["radio", "option", "checkbox", "switch"].includes(role) ? node.labels?.[0] ?? node : null;
     nodes.push(node);
     infos.push({
-      role, name: own || columnOf(node) || besideOf(node), lead: label ? pieces(label)[0] ?? "" : "",
+      role, name: own || columnOf(node) || besideOf(node), lead: label && own.startsWith(pieces(label)[0]) ? pieces(label)[0] : "",
       kind: node.type ?? "",
       visible: seen && inside && !node.closest("[inert]"),
       value: squeeze(node.tagName === "INPUT" || node.tagName === "TEXTAREA" ? node.value : ""),

@@ -13,6 +13,7 @@ from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass, replace
 from datetime import date, datetime, time
 from functools import lru_cache
+from os.path import commonprefix
 
 from agent3.protocols.nlweb.driver.page_plans import Act, Doubt, Plan, fit, open_first, plan_all, shorten
 from agent3.protocols.nlweb.driver.page_view import Control, PageView
@@ -53,14 +54,14 @@ add put insert include anadir agregar meter poner incluir
 create new add make crear nuevo nueva anadir compose redactar
 send submit mail enviar mandar
 transfer send transferir enviar mandar
-publish post publicar
+publish post publicar publication
 save store keep guardar
 edit modify change editar modificar cambiar
 search find look show buscar encontrar mostrar
-book reserve reservar
+book reserve reservar booking reservation reserva
 buy purchase order get comprar pedir
 order place pedir encargar
-pay pagar abonar
+pay pagar abonar payment pago
 cancel cancelar anular
 open view show see abrir ver mostrar
 close cerrar
@@ -74,14 +75,14 @@ apply use redeem aplicar usar canjear utilizar
 block freeze bloquear congelar
 unblock desbloquear
 assign asignar
-invite invitar
+invite invitar invitation invitacion
 approve accept aprobar aceptar
 reject decline rechazar
 confirm confirmar
 increase raise more aumentar subir incrementar
 decrease lower reduce less disminuir reducir bajar
 follow seguir
-subscribe suscribir
+subscribe suscribir subscription suscripcion
 rename renombrar
 duplicate copy clone duplicar copiar
 restore recover restaurar recuperar
@@ -170,7 +171,9 @@ def split_wish(view: PageView, clause: Clause, written: Sequence[Control]) -> li
     for part in parts if 1 < len(parts) <= _MOST_PARTS else ():
         # "Move A to X and B to Y". Two things to look for are one search, or one of them is no thing to look for.
         whole = " ".join((*before.split()[: -len(part.split())], part))
-        for said in (part,) if clause.verb == "search" else (part, f"{verb} {part}", whole):
+        # "Add A and B to X": each of them to X.
+        ends = () if part is parts[-1] else (f"{part} {end[0]}" for end in _TO_END.finditer(parts[-1]))
+        for said in (part,) if clause.verb == "search" else (part, f"{verb} {part}", whole, *ends):
             one = parse_sentence(said)
             found = plan_all(view, one, used, otherwise=wish)
             waits = bool(clauses) and all(isinstance(each, list) or each.why == "disabled" for each in found)
@@ -206,6 +209,7 @@ def _names_row(tokens: Sequence[_Token], control: Control) -> bool:
 
 _AND = re.compile(r",\s+(?:and\s+|y\s+)?|\s+(?:and|y)\s+", re.IGNORECASE)
 _MOST_PARTS = 6
+_TO_END = re.compile(r"\b(?:to|from|in|of|as|a|de|en|como)\s.+$", re.IGNORECASE)
 _PHRASES = [
     (re.compile(pattern, re.IGNORECASE), instead)
     for pattern, instead in (
@@ -258,7 +262,7 @@ def _does(verb: str, name: str) -> bool:
     if _same(verb, name):
         return True
     one, other = (frozenset(n for n, line in enumerate(_DOING) if line & _forms(word)) for word in (verb, name))
-    return bool(one & other) or (not one and _alike(verb, name))
+    return bool(one & other) or _is_cousin(verb, name) or (not one and _alike(verb, name))
 
 
 def _thing_words(view: PageView) -> frozenset[str]:
@@ -292,17 +296,18 @@ def _alike(one: str, other: str) -> bool:
     """The same word, a word of the same meaning, or its cousin in the other language."""
     if _same(one, other):
         return True
-    shared = 0
-    for left, right in zip(one, other, strict=False):
-        if left != right:
-            break
-        shared += 1
     concept = to_concepts(one)
     return (
         bool((meanings(one) & meanings(other)) - BROAD)
         or (len(concept) == 1 and concept == to_concepts(other))
-        or (shared >= 5 and shared >= max(len(one), len(other)) - 4)
+        or _is_cousin(one, other)
     )
+
+
+def _is_cousin(one: str, other: str) -> bool:
+    """Whether two words begin with the same letters but for an ending: "invite" and "invitation"."""
+    shared = len(commonprefix((one, other)))
+    return shared >= 5 and shared >= max(len(one), len(other)) - 4
 
 
 def _is_any(word: str, words: Iterable[str]) -> bool:
@@ -457,10 +462,10 @@ def _marks(view: PageView, button: Control, tokens: Sequence[_Token], headings: 
     if any(one.checked for one in boxes):
         return
     for box in boxes:
-        exact, own = _row_words(box), _content(box.name)
+        own = _content(box.name)
         strange = [
             token for token in _left_over(tokens, [*headings, *_content(button.name)])
-            if token.quoted or not (any(_same(token.plain, word) for word in exact) or _is_any(token.plain, own))
+            if not _says_row([token], box) and (token.quoted or not _is_any(token.plain, own))
         ]  # fmt: skip
         if not strange and _says_row(tokens, box):
             yield box
@@ -529,8 +534,10 @@ def _give(view: PageView, text: str, *, off: bool = False) -> list[Act] | None:
         known = [*headings, *(_row_words(fields[0]) if row else ()), *(_DONE if _does(verb, "mark") else ())]
         acts = _Filling(text, tokens, fields, known, off=off, things=_thing_words(view)).read()
         if acts:
-            found.append(acts)
-    distinct = {tuple((act.control.frame, act.control.index, act.values) for act in acts): acts for acts in found}
+            found.append((row, acts))
+    # Words that name a row are no value of a field elsewhere.
+    found = [one for one in found if one[0]] or found
+    distinct = {tuple((act.control.frame, act.control.index, act.values) for act in acts): acts for _, acts in found}
     if len(distinct) != 1:
         return None
     acts = next(iter(distinct.values()))
@@ -752,6 +759,8 @@ class _Filling:
 
     def _announces(self, token: _Token, field: Control) -> bool:
         name = re.findall(r"\w+", fold(field.name))
+        if token.plain in _NAMELESS:
+            return False
         if field.role in ("slider", "spinbutton"):
             return token.plain not in _FILLERS and _is_any(token.plain, _content(field.name))
         for line in _ANNOUNCED:
@@ -863,7 +872,7 @@ class _Filling:
 
     def _find_words(self, name: str, field: Control) -> list[_Token]:
         """The tokens that say all words of a name in any order, in words of the same meaning, in either language."""
-        words, found = _content(name), []
+        words, found = [word for word in _content(name) if not (field.is_box and word in _INCLUDED)], []
         for word in words:
             said = [token for token in self._tokens if not token.quoted and token.plain not in _FILLERS]
             token = next((one for one in said if one not in found and _alike(one.plain, word)), None)
@@ -927,6 +936,9 @@ _WRITTEN = ("textbox", "searchbox", "combobox", "slider", "spinbutton")
 _CALLED = frozenset(
     "called named titled saying says entitled llamado llamada titulado titulada diciendo diga dice".split()
 )
+_INCLUDED = frozenset("included allowed available incluido incluida permitidos permitidas".split())
+_NAMELESS = frozenset("new add enter your nuevo nueva anadir tu select choose".split())
+"""Words in the names of fields that say nothing of which."""
 _GIVING = frozenset("is es to at a al en como as should be".split())
 """Words between the name of something and its value."""
 _BEFORE_VALUE = frozenset("number it down up numero".split()) | _GIVING | _CALLED
@@ -935,6 +947,7 @@ _ANNOUNCED = [
     for line in """
 from de desde origin origen salida
 to a hasta hacia destination destino
+in en city ciudad location ubicacion place lugar
 to recipient beneficiary destinatario beneficiario
 called named titled entitled llamado llamada titulado titulada name title nombre titulo
 saying says diciendo diga dice message body text comment mensaje texto comentario cuerpo
