@@ -20,6 +20,7 @@ __all__ = [
     "BROAD",
     "EMPTY",
     "Language",
+    "base_forms",
     "detect_language",
     "fold",
     "fold_letters",
@@ -232,7 +233,7 @@ _ENCLITIC = re.compile(r"(?<=\w{3})(?:(?:me|te|se|nos)(?:l[oae]s?)?|l[oae]s?)$")
 def meanings(word: str) -> frozenset[str]:
     """What a word, folded, may mean to a tool: of all its forms that are known, or the word itself."""
     found: set[str] = set()
-    for form in _base_forms(word):
+    for form in base_forms(word):
         found |= _MEANINGS.get(form, set())
     return frozenset(found | {*words(word)[:1]} | {word})
 
@@ -240,8 +241,8 @@ def meanings(word: str) -> frozenset[str]:
 @lru_cache(maxsize=20_000)
 def same_stem(word: str, other: str) -> bool:
     """Whether two words, folded, are forms of one that is in no list: "levels" and "level"."""
-    common = {form for form in _base_forms(word) if len(form) > 3} & {
-        form for form in _base_forms(other) if len(form) > 3
+    common = {form for form in base_forms(word) if len(form) > 3} & {
+        form for form in base_forms(other) if len(form) > 3
     }
     return any(word.startswith(form[:-1]) and other.startswith(form[:-1]) for form in common)
 
@@ -287,12 +288,12 @@ def ways_to_say(text: str) -> frozenset[tuple[str, ...]]:
 
 def is_common(word: str) -> bool:
     """Whether a word, folded, or what it is a form of, is one that tools and people have for something."""
-    return any(form in _MEANINGS for form in _base_forms(word))
+    return any(form in _MEANINGS for form in base_forms(word))
 
 
 def is_action(word: str) -> bool:
     """Whether a word, folded, can say what to do."""
-    return any(form in _ACTIONS for form in _base_forms(word))
+    return any(form in _ACTIONS for form in base_forms(word))
 
 
 def is_phrase(*said: str) -> bool:
@@ -300,7 +301,7 @@ def is_phrase(*said: str) -> bool:
     return "_".join(said) in _PHRASES
 
 
-def _base_forms(word: str) -> Iterator[str]:
+def base_forms(word: str) -> Iterator[str]:
     """The word, and what it may be a form of: plurals, verbs of both languages, Spanish genders and pronouns."""
     stems = {word, _ENCLITIC.sub("", word)}
     for stem in [*stems]:

@@ -61,6 +61,7 @@ _FORBIDS = re.compile(
     r"|needn'?t|isn'?t|aren'?t|wasn'?t"
     r"|avoid|refrain|prevent|forbid(?:den)?|prohibit(?:ed)?|nobody|no one|neither|nor|instead of|rather than)\b"
     r"|n['\u2019]t\b"
+    r"|\b(?:as (?:it is|they are)|unchanged|untouched|tal (?:y )?como esta)\b"
     r"|\b(?:no|nunca|jamas|tampoco|ni|evita|evitar|prohibido|prohibo|en vez de|en lugar de|deja(?:d|r)? de|nadie"
     r"|abstente)\b"
     r"|^\W*(?:(?:please|por favor|now|just)\W+)*(?:stop|quit|cease) \w+ing\b|^\W*para de \w+r\b"

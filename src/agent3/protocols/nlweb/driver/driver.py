@@ -145,7 +145,7 @@ def _may_show(view: PageView, clauses: Sequence[Clause], plans: Sequence[Plan], 
     doubt, before = plans[doubtful], [act for one in plans[:doubtful] if isinstance(one, list) for act in one]
     assert isinstance(doubt, Doubt)
     if doubt.why == "disabled":
-        return any(act.kind in ("check", "write", "choose") for act in before)
+        return any(not has_consequences(act.control.name) for act in before)
     if doubt.why not in ("absent", "words") or not clauses[doubtful].verb:
         return False
     searched = {(act.control.frame, act.control.form) for act in before if act.control.searches}
@@ -308,6 +308,7 @@ class _Operator:
             return float(await element.input_value()) == float(act.values[0])
         if act.control.role == "combobox" and (doubt := await self._take_suggestion(act, element)) is not None:
             return doubt
+        await element.evaluate("node => node.blur()")  # many pages take a value when its field is left
         await self.settle()
         element = await self._renew(act.control, element)
         shown: str = await element.evaluate("node => node.value ?? node.innerText")
@@ -451,6 +452,8 @@ class _Operator:
                 after = await self._read(menus=not item)
         lines = _new_lines(before, after)
         self.seen = [line[:200] for line in lines[:_MOST_SEEN]]
+        asked = "" if self._was_open else await self._page.evaluate(f"({_DIALOG})()?.text ?? ''")
+        lines = [line for line in lines if line not in asked]  # "this cannot be undone" turns nothing down
         if (refused := _find_refusal(act, events, lines)) is not None:
             return refused
         if any(_PENDING.search(line) for line in lines) and not act.control.opens:

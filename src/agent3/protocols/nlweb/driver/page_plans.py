@@ -17,7 +17,7 @@ from agent3.protocols.nlweb.driver.sentences import Clause, Target, read_targets
 from agent3.sentences.lexicon import Language, fold
 from agent3.sentences.spans import find_spans
 
-__all__ = ["Act", "Doubt", "Plan", "Why", "describe", "fit", "open_first", "plan", "plan_all"]
+__all__ = ["Act", "Doubt", "Plan", "Why", "describe", "fit", "open_first", "plan", "plan_all", "shorten"]
 
 Why = Literal["absent", "several", "words", "disabled", "empty", "value", "unshown", "refused", "asks"]
 
@@ -52,6 +52,8 @@ _CLEARED = ("checkbox", "switch", "menuitemcheckbox")
 _NAMES = re.compile(r",\s*(?:(?:and|y)\s+)?|\s+(?:and|y)\s+", re.IGNORECASE)
 _MARKS = re.compile(r"^[\W_]+|[\W_]+$")
 _COUNT = re.compile(r"\s*\(\d+\)$")
+_AFTERWARDS = re.compile(r"\s*(?:\([^()]*\d[^()]*\)|[-\u2013\u2014:·,]?\s*(?:[$€£+]\s*\d[\d.,]*|\d[\d.,]*\s*[$€£]).*)$")
+"""A price or an amount after a name."""
 _GENERIC_PLACE = frozenset(
     "it the list menu page form dialog table dropdown box options lista pagina formulario".split()
 )
@@ -80,9 +82,11 @@ def plan_all(
     written = {(control.frame, control.index): control for control in used}
     for clause in clauses:
         found = plan(view, clause, [*written.values()])
-        if otherwise is not None and isinstance(found, Doubt) and found.why in ("absent", "words"):
+        # "Use the code X" may have a button of its own, so its own words come first.
+        unread = isinstance(found, Doubt) and found.why in ("absent", "words", "value")
+        if otherwise is not None and (unread or clause.verb == "use"):
             wished = otherwise(view, clause, [*written.values()])
-            found = wished if isinstance(wished, list) else found
+            found = wished if isinstance(wished, list) or wished.why == "disabled" else found
         for act in found if isinstance(found, list) else ():
             control = act.control
             if act.kind in ("press", "enter") and (control.sends or act.kind == "enter"):
@@ -125,7 +129,7 @@ def _plan(view: PageView, clause: Clause, written: Sequence[Control]) -> Plan:
             return _press(view, clause)
         case "choose" | "clear":
             return _choose(view, clause)
-        case "write":
+        case "write" | "use":
             return _write(view, clause)
         case "add":
             return _add(view, clause)
@@ -168,7 +172,7 @@ def _search(view: PageView, clause: Clause) -> Plan:
         inside = [one for one in view.visible if (one.frame, one.form) == (box.frame, box.form) and box.form >= 0]
         named = [box.name, *(one.name for one in inside if one.sends)]
         # A form that asks for more than one thing is no search box.
-        if [one for one in inside if one.is_field] in ([box], []) and (
+        if [one for one in inside if one.is_field and one.role != "list"] in ([box], []) and (
             box.searches or any(_SEARCHING & set(_words(name)) for name in named)
         ):
             boxes.append(box)
@@ -190,7 +194,8 @@ def _choose(view: PageView, clause: Clause) -> Plan:
     if isinstance(listed, Doubt) and clause.verb == "choose":
         # "Select December 24, 2027 as the date", "choose size Large": a field and its value.
         written = _write(view, clause)
-        return listed if isinstance(written, Doubt) else written
+        free = isinstance(written, list) and any(act.kind == "write" and act.control.is_free for act in written)
+        return listed if free or isinstance(written, Doubt) else written
     return listed
 
 
@@ -216,7 +221,11 @@ def _add(view: PageView, clause: Clause) -> Plan:
     adding = [one for one in buttons if not one.row and set(_words(one.name)[:1]) & _ADDING]
     if len(form) == len(adding) == 1 and not adding[0].disabled:
         return [*written, Act("press", adding[0])]
-    return Doubt("words", clause.text) if adding or any(one.sends for one in buttons) else written
+    if adding or any(one.sends for one in buttons):
+        return Doubt("words", clause.text)
+    # Outside of a form Enter sends nothing: it is how a word becomes a tag.
+    alone = len(written) == 1 and written[0].control.form < 0
+    return [*written, Act("enter", written[0].control)] if alone else written
 
 
 def _choose_several(view: PageView, clause: Clause) -> Plan:
@@ -264,7 +273,9 @@ def _choose_listed(view: PageView, target: Target) -> Iterator[Act]:
 
 _PARTS = re.compile(r",\s*(?:(?:and|y)\s+)?|\s+(?:and|y)\s+", re.IGNORECASE)
 _BEFORE_FIELD = re.compile(r"\s+(?:as|into|in|for|como|en)\s+", re.IGNORECASE)
-_BEFORE_TEXT = re.compile(r"\s+(?:to|with|as|is|at|con|a|en)\s+|\s*[:=]\s*", re.IGNORECASE)
+_BEFORE_TEXT = re.compile(
+    r"\s+(?:to|with|as|is|at|con|a|en|called|named|titled|llamad[oa]|titulad[oa])\s+|\s*[:=]\s*", re.IGNORECASE
+)
 _AT_END = re.compile(
     r"\s+(?:in|there|into it|(?:in|into|on)\s+the\s+(?:form|page|(?:text |input )?(?:fields|inputs|boxes)))$",
     re.IGNORECASE,
@@ -350,9 +361,14 @@ def fit(field: Control, value: str) -> Act | Doubt:
         if field.kind == "time" and isinstance(moment, time):
             return Act("write", field, (moment.strftime("%H:%M"),))
         return Doubt("value", value)
+    if field.role in ("slider", "spinbutton"):
+        value = _UNIT.sub("", value)
     if field.role in ("slider", "spinbutton") and not re.fullmatch(r"-?\d+(?:\.\d+)?", value):
         return Doubt("value", value)
     return Act("write", field, (value,))
+
+
+_UNIT = re.compile(r"(?<=\d)\s*(?:%|€|\$|£|°\s?[cf]?|euros?|eur|dollars?|degrees|grados|percent)$", re.IGNORECASE)
 
 
 def _parse_moment(text: str) -> date | time | None:
@@ -445,7 +461,18 @@ def _same(named: Iterable[tuple[T, str]], wanted: str) -> list[T]:
     if exact := [one for one, name in pairs if name == plain]:
         return exact
     bare = _bare(plain)
-    return [one for one, name in pairs if bare and _bare(name) == bare]
+    if marked := [one for one, name in pairs if bare and _bare(name) == bare]:
+        return marked
+    # "Express" for "Express (4.90 €)", or what stands first in a label of several lines.
+    return [
+        one for one, name in pairs
+        if bare and (_bare(shorten(name)) == bare or (isinstance(one, Control) and fold(one.lead) == plain))
+    ]  # fmt: skip
+
+
+def shorten(name: str) -> str:
+    """A name without a price or an amount after it."""
+    return _AFTERWARDS.sub("", name)
 
 
 def _is_called(control: Control, name: str) -> bool:

@@ -84,14 +84,15 @@ most => {
     }
     return "";
   };
-  const rows = "tr,li,article,[role=row],[role=listitem],[role=article]";
+  const rows = "tr,li:not([role]),article:not([role]),[role=row],[role=listitem],[role=article]";
   const regions = "fieldset,section,form,dialog,details,table,nav,[role=group],[role=radiogroup],[role=region],"
     + "[role=dialog],[role=form],[role=listbox],[role=toolbar],[role=menu]";
   const headed = node => node.tagName === "DIV" && node.querySelector(":scope > :is(h2,h3,h4,h5,h6)");
   // Boxes side by side, each with a heading and something to press, are a list, whatever they are made of.
   const isCard = node => Boolean(headed(node) && node.querySelector("button,a,input,select,[role=button]")
     && [...node.parentElement.children].some(one => one !== node && one.className === node.className && headed(one)));
-  const isRow = node => node.matches(rows) || isCard(node);
+  const popups = "[role=menu],[role=menubar],[role=listbox],[role=tablist],[role=tree]";
+  const isRow = node => (node.matches(rows) && !node.closest(popups)) || isCard(node);
   const rowOf = node => { for (let at = node; at; at = at.parentElement) if (isRow(at)) return at; return null; };
   const wholly = "td,th,[role=cell],[role=gridcell],b,strong,h1,h2,h3,h4,h5,h6,a,p,span";
   const title = "legend,h1,h2,h3,h4,h5,h6,[role=heading],summary,caption";
@@ -156,9 +157,11 @@ most => {
     const expanded = node.getAttribute("aria-expanded"), popup = attribute(node, "aria-haspopup");
     const own = nameOf(node, role), opener = seen ? null : openerOf(node);
     const options = [...(node.options ?? [])].filter(one => !one.disabled);
+    const label = ["radio", "option", "checkbox", "switch"].includes(role) ? node.labels?.[0] ?? node : null;
     nodes.push(node);
     infos.push({
-      role, name: own || columnOf(node) || besideOf(node), kind: node.type ?? "",
+      role, name: own || columnOf(node) || besideOf(node), lead: label && own.startsWith(pieces(label)[0]) ? pieces(label)[0] : "",
+      kind: node.type ?? "",
       visible: seen && inside && !node.closest("[inert]"),
       value: squeeze(node.tagName === "INPUT" || node.tagName === "TEXTAREA" ? node.value : ""),
       checked: node.checked === true || node.getAttribute("aria-checked") === "true"
@@ -198,7 +201,7 @@ class Control:
 
     ``places`` are the rows, lists and regions that it stands in, from the inside, each with the texts by which a
     person would tell it from others; ``row`` has all texts of its row or card, ``columns`` those at the top of its
-    table. ``opens`` says that a press shows something else and does nothing more; ``opener`` is the index of the
+    table. ``lead`` is what stands first in its label. ``opens`` says that a press shows something else and does nothing more; ``opener`` is the index of the
     control that has to be pressed before a hidden one can be seen, or -1. ``toggles`` is a button with two states,
     ``menu`` one that has a menu, and ``expanded`` says that it is open.
     """
@@ -207,6 +210,7 @@ class Control:
     frame: int
     role: str
     name: str
+    lead: str
     kind: str
     visible: bool
     value: str
@@ -232,6 +236,11 @@ class Control:
     @property
     def is_field(self) -> bool:
         return self.role in ("textbox", "searchbox", "combobox", "slider", "spinbutton", "list")
+
+    @property
+    def is_free(self) -> bool:
+        """Whether any words may be written into it."""
+        return self.role in ("textbox", "searchbox") and self.kind not in ("date", "time", "email", "tel", "number")
 
     @property
     def is_box(self) -> bool:

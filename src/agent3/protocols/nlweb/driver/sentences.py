@@ -12,7 +12,7 @@ from typing import Literal
 
 __all__ = ["ROLES", "Clause", "Target", "Verb", "parse_sentence", "read_targets", "strip_article"]
 
-Verb = Literal["press", "choose", "clear", "write", "add", "search", "submit", ""]
+Verb = Literal["press", "choose", "clear", "write", "use", "add", "search", "submit", ""]
 
 _VERBS: dict[Verb, str] = {
     "press": "click|press|hit|push|tap|open|go to|haz clic|hacer clic|pulsa|pulsar|presiona|presionar|abre|abrir|ve a",
@@ -20,7 +20,8 @@ _VERBS: dict[Verb, str] = {
     "|marcar|activa|activar|enciende|encender",
     "clear": "uncheck|unselect|deselect|untick|turn off|switch off|disable|desmarca|desmarcar|desactiva|desactivar"
     "|apaga|apagar",
-    "write": "type|enter|write|input|fill in|fill|set|put|use|introduce|escribe|escribir|pon|poner|rellena",
+    "write": "type|enter|write|input|fill in|fill|set|put|introduce|escribe|escribir|pon|poner|rellena",
+    "use": "use|usa|usar|utiliza",
     "add": "add|añade|añadir|agrega",
     "search": "search|find|busca|buscar|encuentra",
     "submit": "submit|envía|envia",
@@ -33,12 +34,19 @@ _TOKEN = re.compile(r"\x02(\d+)\x03")
 _CONTROL = str.maketrans("", "", "\x02\x03")
 # Between clauses: the end of a sentence, "then", or "and" and a comma before a verb.
 _SPLIT = re.compile(
-    rf"[.;]\s+|,?\s*\b(?:(?:and|y)\s+)?(?:then|luego|después)\b,?\s*|,?\s+\b(?:and|y)\b\s+(?=(?:{_ANY_VERB})\b)"
+    rf"(?<!\bDr)(?<!\bMr)(?<!\bMs)(?<!\bMrs)(?<!\bSt)(?<!\bSr)(?<!\bSra)(?<!\bDra)[.;]\s+|,?\s*\b(?:(?:and|y)\s+)?(?:then|luego|después)\b,?\s*|,?\s+\b(?:and|y)\b\s+(?=(?:{_ANY_VERB})\b)"
     rf"|,\s+(?=(?:{_ANY_VERB})\b)",
     re.IGNORECASE,
 )
 _LEAD = re.compile(
     rf"(?:(?:please|por favor,?|now|i (?:need|want)(?: you)? to|quiero)\s+)*(?P<verb>{_ANY_VERB})\b\s*", re.IGNORECASE
+)
+# What makes a request of a sentence, and says nothing of what is requested.
+_COURTESY = re.compile(
+    r"^[¿¡\s]*(?:(?:hi|hello|hey|ok|okay|please|hola|oye|por favor)[,!]?\s+)*(?:(?:can|could|would|will) you\s+(?:please\s+)?"
+    r"|i(?:['’]d| would) (?:like|love)\s+(?:you )?(?:to\s+)?|i (?:want|need)\s+(?:you )?(?:to\s+)?"
+    r"|(?:me |nos )?(?:puedes|podr[ií]as|puede|podr[ií]a)\s+|(?:quiero|quisiera|necesito|me gustar[ií]a)\s+)?",
+    re.IGNORECASE,
 )
 # "Turn the lamp off": what it does to the lamp stands at the end.
 _AROUND = re.compile(r"^(turn|switch)\s+(?!(?:on|off)\b)(.+?)\s+(on|off)$", re.IGNORECASE)
@@ -128,7 +136,7 @@ def parse_sentence(sentence: str) -> list[Clause]:
         return f"\x02{len(held) - 1}\x03"
 
     clauses: list[Clause] = []
-    plain_text = _QUOTE.sub(hold, sentence.translate(_CONTROL).strip())
+    plain_text = _COURTESY.sub("", _QUOTE.sub(hold, sentence.translate(_CONTROL).strip()))
     for part in _SPLIT.split(_TAIL.sub("", _GLOSS_TEXT.sub(lambda match: f"({hold(match)})", plain_text))):
         words = _GLOSS.sub(r"\1", part.strip(" ,;").removesuffix("."))
         if not words.strip(" .,;"):

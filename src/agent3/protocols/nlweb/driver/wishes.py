@@ -8,37 +8,120 @@ that nothing explains, or two ways to read it, and nothing is done.
 from __future__ import annotations
 
 import re
+from collections import Counter
 from collections.abc import Iterable, Iterator, Sequence
-from dataclasses import dataclass
-from datetime import date, datetime
+from dataclasses import dataclass, replace
+from datetime import date, datetime, time
 from functools import lru_cache
+from os.path import commonprefix
 
-from agent3.protocols.nlweb.driver.page_plans import Act, Doubt, Plan, fit, open_first, plan_all
+from agent3.protocols.nlweb.driver.page_plans import Act, Doubt, Plan, fit, open_first, plan_all, shorten
 from agent3.protocols.nlweb.driver.page_view import Control, PageView
 from agent3.protocols.nlweb.driver.sentences import Clause, parse_sentence
 from agent3.sentences.consequences import has_consequences
-from agent3.sentences.lexicon import fold, meanings, to_concepts
+from agent3.sentences.lexicon import BROAD, base_forms, fold, meanings, to_concepts
 from agent3.sentences.spans import Span, find_spans
 
 __all__ = ["find_menu", "split_wish", "wish"]
 
 _FILLERS = frozenset(
-    "a an the this that these those my your our its of for from to in on at into onto by with as is be only please now"
-    " me us i we want would like need should and it"
-    " un una unos unas el la los las lo le este esta mi tu su de del al a en para por con como que y me nos quiero"
-    " quisiera necesito favor ahora ser".split()
+    "a an the this that these those my your our its of for from to in on at into onto by with as is are be only please"
+    " now me us i we want would like need should must and it about just per"
+    " un una unos unas el la los las lo le les este esta mi mis tu su de del al a en para por con como que y me nos"
+    " quiero quisiera necesito favor ahora ser es son sobre solo debe tiene sea".split()
 )
 """Words that need no explanation."""
 _GENERIC = frozenset(
-    "now all it my me this the to of a ahora todo todos mi el la los las de a send submit enviar".split()
+    "now all it my me this the to of a ahora todo todos mi el la los las de a send submit enviar place make do complete"
+    " hacer realizar start".split()
 )
 """Words in the name of a button that need not be said."""
-_UNITS = frozenset("euros euro dollars dollar degrees grados percent %  € $".split())
+_UNITS = frozenset("euros euro eur dollars dollar degrees grados percent % € $".split())
 _SETS = frozenset(
-    "set change make move put turn raise lower increase reduce dim adjust update mueve mover cambia cambiar pon ponme"
-    " ponle poner sube subir baja bajar ajusta haz deja".split()
+    "set change make move put turn raise lower increase reduce dim adjust update switch choose select pick use take show"
+    " give let sort filter order display see only solo prefer include add mover cambiar poner subir bajar ajustar hacer"
+    " dejar elegir seleccionar escoger usar mostrar ensenar ver ordenar filtrar preferir incluir anadir pasar"
+    " actualizar start pon ponme ponle ponlo haz hazme set".split()
 )
 """Verbs that give something a value, and press nothing."""
+_GOES = frozenset("go open show see view visit switch take display ir abrir ver mostrar ensenar pasar ve vete".split())
+"""Verbs that lead somewhere."""
+_DOING = [
+    frozenset(line.split())
+    for line in """
+delete remove erase trash discard drop clear borrar eliminar quitar suprimir vaciar
+add put insert include anadir agregar meter poner incluir
+create new add make crear nuevo nueva anadir compose redactar
+send submit mail enviar mandar
+transfer send transferir enviar mandar
+publish post publicar publication
+save store keep guardar
+edit modify change editar modificar cambiar
+search find look show buscar encontrar mostrar
+book reserve reservar booking reservation reserva
+buy purchase order get comprar pedir
+order place pedir encargar
+pay pagar abonar payment pago
+cancel cancelar anular
+open view show see abrir ver mostrar
+close cerrar
+archive archivar
+star favourite favorite destacar
+reply answer respond responder contestar
+download descargar bajar
+upload subir cargar
+share compartir
+apply use redeem aplicar usar canjear utilizar
+block freeze bloquear congelar
+unblock desbloquear
+assign asignar
+invite invitar invitation invitacion
+approve accept aprobar aceptar
+reject decline rechazar
+confirm confirmar
+increase raise more aumentar subir incrementar
+decrease lower reduce less disminuir reducir bajar
+follow seguir
+subscribe suscribir subscription suscripcion
+rename renombrar
+duplicate copy clone duplicar copiar
+restore recover restaurar recuperar
+print imprimir
+export exportar
+mark marcar
+read leer
+pin fijar anclar
+mute silenciar
+lock bloquear
+unlock desbloquear
+register registrar
+renew renovar
+vote votar
+rate valorar puntuar
+return devolver
+join unir apuntar
+log sign entrar iniciar
+""".strip().splitlines()
+]
+"""What the buttons of pages do, a line for each: verbs that may stand for one another."""
+_THINGS = [
+    (frozenset(things.split()), frozenset(signs.split()))
+    for things, _, signs in (
+        line.partition(":")
+        for line in """
+message mail email correo mensaje: inbox compose reply buzon bandeja redactar archive archivar subject asunto
+task todo item tarea: task todo tarea tareas tasks
+product item article producto articulo: cart basket carrito cesta shop
+file document archivo fichero documento: file folder upload documents carpeta files archivos
+folder carpeta: folder carpeta documents
+event appointment meeting cita evento reunion: calendar calendario agenda
+home flat house apartment piso casa vivienda: home homes rent house flat piso pisos viviendas
+card tarjeta: card tarjeta board tablero
+person user member usuario miembro persona: member members user users team miembros usuarios
+""".strip().splitlines()
+    )
+]
+"""Words for what the rows of a page are, each with words that a page of such rows has."""
 _LOGIN = re.compile(
     r"^(?:log|sign)\s+(?:me\s+)?(?:in|on)\b|^(?:inicia|iniciar)\s+sesi[oó]n\b|^(?:entra|entrar)\b", re.IGNORECASE
 )
@@ -60,33 +143,43 @@ class _Token:
 
 def wish(view: PageView, clause: Clause, written: Sequence[Control]) -> Plan:
     """The acts that a clause asks for in its own words, or a doubt."""
-    text = _PHRASES.sub(lambda match: _PHRASE[fold(match[0])], clause.text.strip(" .!"))
+    text = clause.text.strip(" .!?¿¡")
+    for pattern, instead in _PHRASES:
+        text = pattern.sub(instead, text)
     for pool in (view, view.reachable):
-        given = _give_value(pool, text)
+        given = _give(pool, text, off=clause.verb == "clear" or _STOP.match(text) is not None)
         if given is not None and any(_after_verb(one, _tokens(text)) is not None for one in pool.visible):
             given = None  # "change my password to …" has a button of its own: the value alone is not all
-        ways = (_press_named(pool, text, written), given, _fill(pool, text), _set_box(pool, text), _go(pool, clause))
+        ways = (_press_named(pool, text, written), given, _fill(pool, text), _go(pool, clause, text))
         found = [acts for acts in ways if acts is not None]
-        if len(found) == 2 and all(len(acts) == 1 and acts[0].control is found[1][0].control for acts in found):
-            found = [acts for acts in found if acts[0].kind in ("check", "clear")] or found  # a button with two states
+        if len(found) > 1 and all(len(acts) == 1 and acts[0].control is found[0][0].control for acts in found):
+            found = [acts for acts in found if acts[0].kind in ("check", "clear")][:1] or found[:1]  # one and the same
         if len(found) == 1:
-            return open_first(view, found[0])
+            unusable = [act.control for act in found[0] if act.control.disabled]
+            return Doubt("disabled", unusable[0].name) if unusable else open_first(view, found[0])
         if found:
             return Doubt("several", clause.text)
-    return Doubt("words", clause.text)
+    opened = _open_and_fill(view, text)
+    return Doubt("words", clause.text) if opened is None else opened
 
 
 def split_wish(view: PageView, clause: Clause, written: Sequence[Control]) -> list[Clause]:
     """A clause as several, where "and" or a comma stands between things that can all be done; else as it is."""
     parts, verb = _AND.split(clause.text), clause.text.split(maxsplit=1)[0]
     clauses: list[Clause] = []
-    used = [*written]
+    used, before = [*written], ""
     for part in parts if 1 < len(parts) <= _MOST_PARTS else ():
         # "Move A to X and B to Y". Two things to look for are one search, or one of them is no thing to look for.
-        for said in (part,) if clause.verb == "search" else (part, f"{verb} {part}"):
+        whole = " ".join((*before.split()[: -len(part.split())], part))
+        # "Add A and B to X": each of them to X.
+        ends = () if part is parts[-1] else (f"{part} {end[0]}" for end in _TO_END.finditer(parts[-1]))
+        for said in (part,) if clause.verb == "search" else (part, f"{verb} {part}", whole, *ends):
             one = parse_sentence(said)
             found = plan_all(view, one, used, otherwise=wish)
-            if all(isinstance(each, list) for each in found):
+            waits = bool(clauses) and all(isinstance(each, list) or each.why == "disabled" for each in found)
+            again = [act for each in found if isinstance(each, list) for act in each if act.control in used]
+            if (waits or all(isinstance(each, list) for each in found)) and not (said == whole and again):
+                before = said
                 clauses += one
                 used += [act.control for each in found if isinstance(each, list) for act in each]
                 break
@@ -116,18 +209,69 @@ def _names_row(tokens: Sequence[_Token], control: Control) -> bool:
 
 _AND = re.compile(r",\s+(?:and\s+|y\s+)?|\s+(?:and|y)\s+", re.IGNORECASE)
 _MOST_PARTS = 6
-_PHRASE = {"get rid of": "delete", "throw away": "delete", "take out": "remove", "deshazte de": "borra"}
-_PHRASES = re.compile(rf"^(?:{'|'.join(_PHRASE)})\b", re.IGNORECASE)
+_TO_END = re.compile(r"\b(?:to|from|in|of|as|a|de|en|como)\s.+$", re.IGNORECASE)
+_PHRASES = [
+    (re.compile(pattern, re.IGNORECASE), instead)
+    for pattern, instead in (
+        (r"^(?:get rid of|throw away|deshazte de)\b", "delete"),
+        (r"^take (.+?) (?:out of|off)\b", r"remove \1 from"),
+        (r"^take out\b", "remove"),
+        (r"^(?:haz(?:me)?|realiza|make|place) (?:el|un|mi|the|my|an) (?:pedido|order)\b", "order"),
+        (r"^(?:haz(?:me)?|realiza|make) (?:la|una|a|the) (?:reserva|booking|reservation)\b", "book"),
+        (r"^(?:haz(?:me)?|realiza|make) (?:la|una|a|the) (?:transferencia|transfer)\b", "transfer"),
+        (r"^me llamo\b", "my name is"),
+    )
+]
+"""Verbs of several words."""
 
 
 # Words
 
 
 def _tokens(text: str) -> list[_Token]:
+    """The words of a text; "Bob's" is Bob."""
     return [
-        _Token(match[0].strip('"'), fold(match[0].strip("\".!?'")), match[0].startswith('"'), *match.span())
+        _Token(
+            match[0].strip('"'),
+            re.sub(r"['’]s?$", "", fold(match[0].strip("\".!?¿¡'"))),
+            match[0].startswith('"'),
+            *match.span(),
+        )
         for match in _WORD.finditer(text)
     ]
+
+
+def _split_verb(tokens: Sequence[_Token]) -> tuple[str, list[_Token]]:
+    """The first word that says something, where it is not quoted, and the tokens after it."""
+    for number, token in enumerate(tokens):
+        if token.quoted:
+            break
+        if token.plain not in _FILLERS:
+            return token.plain, [*tokens[number + 1 :]]
+    return "", [*tokens]
+
+
+@lru_cache(maxsize=20_000)
+def _forms(word: str) -> frozenset[str]:
+    return frozenset(base_forms(word))
+
+
+@lru_cache(maxsize=20_000)
+def _does(verb: str, name: str) -> bool:
+    """Whether a verb is what a button of that name does. More and less are not the same, though both change."""
+    if _same(verb, name):
+        return True
+    one, other = (frozenset(n for n, line in enumerate(_DOING) if line & _forms(word)) for word in (verb, name))
+    return bool(one & other) or _is_cousin(verb, name) or (not one and _alike(verb, name))
+
+
+def _thing_words(view: PageView) -> frozenset[str]:
+    """What the rows of this page may be called, by the words that are on it."""
+    texts = (text for one in view.visible for text in (one.name, *one.columns))
+    said = {word for text in (*texts, *view.headings) for word in _content(text)}
+    return frozenset(("one", "row", "entry", "uno", "fila")).union(
+        *(things for things, signs in _THINGS if signs & said)
+    )
 
 
 def _content(text: str) -> list[str]:
@@ -152,31 +296,39 @@ def _alike(one: str, other: str) -> bool:
     """The same word, a word of the same meaning, or its cousin in the other language."""
     if _same(one, other):
         return True
-    shared = 0
-    for left, right in zip(one, other, strict=False):
-        if left != right:
-            break
-        shared += 1
     concept = to_concepts(one)
     return (
-        bool(meanings(one) & meanings(other))
+        bool((meanings(one) & meanings(other)) - BROAD)
         or (len(concept) == 1 and concept == to_concepts(other))
-        or (shared >= 5 and shared >= max(len(one), len(other)) - 4)
+        or _is_cousin(one, other)
     )
+
+
+def _is_cousin(one: str, other: str) -> bool:
+    """Whether two words begin with the same letters but for an ending: "invite" and "invitation"."""
+    shared = len(commonprefix((one, other)))
+    return shared >= 5 and shared >= max(len(one), len(other)) - 4
 
 
 def _is_any(word: str, words: Iterable[str]) -> bool:
     return any(_alike(word, other) for other in words)
 
 
-def _left_over(tokens: Iterable[_Token], explained: Iterable[str]) -> list[_Token]:
-    """The words that nothing explains. A quoted text is never explained by words."""
+def _left_over(
+    tokens: Iterable[_Token], explained: Iterable[str], things: frozenset[str] = frozenset()
+) -> list[_Token]:
+    """The words that nothing explains. A quoted text is never explained by words, only by a text that is the same."""
     known = [*explained]
-    return [one for one in tokens if one.quoted or (one.plain not in _FILLERS and not _is_any(one.plain, known))]
+    return [
+        one
+        for one in tokens
+        if (fold(one.text) not in known if one.quoted else one.plain not in _FILLERS and not _is_any(one.plain, known))
+        and not _forms(one.plain) & things
+    ]
 
 
 def _row_words(control: Control) -> list[str]:
-    return [*_content(" ".join(control.row)), *_marked_words(control.row)]
+    return [*_content(" ".join(control.row)), *_marked_words(control.row), *map(fold, control.row)]
 
 
 def _marked_words(texts: Iterable[str]) -> list[str]:
@@ -188,12 +340,16 @@ def _marked_words(texts: Iterable[str]) -> list[str]:
 
 def _says_row(tokens: Iterable[_Token], control: Control) -> bool:
     """Whether a word of the row that a control stands in is said."""
-    return any(_same(token.plain, word) for token in tokens for word in _row_words(control))
+    known = _row_words(control)
+    return any(
+        fold(token.text) in known if token.quoted else any(_same(token.plain, word) for word in known)
+        for token in tokens
+    )
 
 
 def _place_words(control: Control) -> list[str]:
     texts = [text for texts in control.places for text in texts]
-    return [*_content(" ".join(texts)), *_marked_words(texts)]
+    return [*_content(" ".join(texts)), *_marked_words(texts), *map(fold, texts)]
 
 
 def _headings(view: PageView) -> list[str]:
@@ -206,16 +362,30 @@ def _headings(view: PageView) -> list[str]:
 def _press_named(view: PageView, text: str, written: Sequence[Control]) -> list[Act] | None:
     """The one button whose name is the verb, in the row that the other words name."""
     tokens = _tokens(text)
-    buttons = [(one, rest) for one in view.visible if (rest := _after_verb(one, tokens)) is not None]
-    headings, found = _headings(view), []
+    headings, things, found = _headings(view), _thing_words(view), []
+    buttons = [(one, rest) for one in view.visible if (rest := _after_verb(one, tokens, things)) is not None]
     last = written[-1].places[:1] if written else []
+    # "Take seat 4 and book it": what "it" is was said before.
     if any(token.plain in ("it", "them") or re.search(r"(?:[aei]r?)l[oa]s?$", tokens[0].plain) for token in tokens):
+        meant = [word for one in written[-1:] for word in _content(one.name)]
+        buttons = [
+            (one, rest) for one in view.visible
+            if (rest := _after_verb(one, tokens, things if one.row else meant)) is not None
+        ]  # fmt: skip
         buttons = [(one, rest) for one, rest in buttons if last and one.places[:1] == last] or buttons
     for button, rest in buttons:
-        left = [token for token in rest if token.plain not in _content(button.name)]
+        name = _content(button.name)
+        left = [
+            token
+            for token in rest
+            if token.quoted or not any(word == token.plain or _does(token.plain, word) for word in name)
+        ]
         amount, left = _take_amount(view, button, left)
         if (left and _number(left[0])) or _is_blank(view, button, written):
-            continue
+            continue  # how many of something nobody can say here, or nothing to send
+        left = [
+            token for token in left if token.quoted or not _forms(token.plain) & things or _says_row([token], button)
+        ]
         unexplained = _left_over(left, [*_content(button.name), *_place_words(button), *headings])
         # Only the very words tell one row from another.
         strange = [token for token in left if not unexplained and _only_alike(token, button, headings)]
@@ -223,10 +393,9 @@ def _press_named(view: PageView, text: str, written: Sequence[Control]) -> list[
             found.append([*amount, Act("press", button)])
         elif unexplained and button.toolbar and not button.row:
             found += [[Act("check", box), Act("press", button)] for box in _marks(view, button, left, headings)]
-    if len(found) != 1:
-        return None
-    button = found[0][-1].control
-    return None if button.disabled else found[0]
+    exact = [acts for acts in found if _same(_split_verb(tokens)[0], (_content(acts[-1].control.name) or [""])[0])]
+    found = exact or found
+    return found[0] if len(found) == 1 else None
 
 
 def _is_blank(view: PageView, button: Control, written: Sequence[Control]) -> bool:
@@ -242,18 +411,20 @@ def _is_beside(field: Control, other: Control) -> bool:
     return field.form >= 0 or (field.places[:1] == other.places[:1] and field.opener == other.opener)
 
 
-def _after_verb(button: Control, tokens: Sequence[_Token]) -> list[_Token] | None:
-    """The tokens after the verb, where that is what a button does; None otherwise."""
-    if button.role not in _PRESSED or not tokens or tokens[0].quoted or (button.opens and button.role == "button"):
+def _after_verb(button: Control, tokens: Sequence[_Token], meant: Iterable[str] = ()) -> list[_Token] | None:
+    """The tokens after the verb, where that is what a button does; None otherwise. Words that are ``meant`` are said."""
+    verb, rest = _split_verb(tokens)
+    if button.role not in _PRESSED or not verb or (button.opens and button.role == "button"):
         return None
     name = _content(button.name)
-    verb = tokens[0].plain
-    sends = button.sends and bool(name) and name[0] in _GENERIC  # "invite Ann" for "Send invitation"
-    if not name or not (_alike(verb, name[0]) or (sends and _is_any(verb, name[1:]))):
+    light = bool(name) and name[0] in _GENERIC  # "invite Ann" for "Send invitation", "order" for "Place order"
+    if not name or not (_does(verb, name[0]) or (light and any(_does(verb, word) for word in name[1:]))):
         return None
-    said = [token.plain for token in tokens]
+    said = [verb, *(token.plain for token in rest), *meant]
+    said += [word for token in tokens if token.quoted for word in _content(token.text)]
     missing = [word for word in name if word not in _GENERIC and not word.isdigit() and not _is_any(word, said)]
-    return None if missing else [*tokens[1:]]
+    missing = [word for word in missing if not any(_does(one, word) for one in said)]
+    return None if missing else rest
 
 
 def _only_alike(token: _Token, button: Control, headings: Sequence[str]) -> bool:
@@ -291,135 +462,112 @@ def _marks(view: PageView, button: Control, tokens: Sequence[_Token], headings: 
     if any(one.checked for one in boxes):
         return
     for box in boxes:
-        exact, own = _row_words(box), _content(box.name)
+        own = _content(box.name)
         strange = [
             token for token in _left_over(tokens, [*headings, *_content(button.name)])
-            if token.quoted or not (any(_same(token.plain, word) for word in exact) or _is_any(token.plain, own))
+            if not _says_row([token], box) and (token.quoted or not _is_any(token.plain, own))
         ]  # fmt: skip
         if not strange and _says_row(tokens, box):
             yield box
 
 
-# Boxes and switches: "keep me signed in", "stop sharing my location"
+# Going somewhere: "go to the next page", "show only active tasks"
 
-_STOP = re.compile(r"^(?:stop|deja de|dejar de)\s+", re.IGNORECASE)
-
-
-def _set_box(view: PageView, text: str) -> list[Act] | None:
-    """The box whose name is what the words say, no less and no more."""
-    stop = _STOP.match(text)
-    tokens = _tokens(text[stop.end() :] if stop else text)
-    said = [token.plain for token in tokens if not token.quoted]
-    found = []
-    for box in view.visible:
-        if not (box.is_box or box.toggles) or box.role == "radio" or box.disabled:
-            continue
-        name, quoted = _content(box.name), [token for token in tokens if token.quoted]
-        if quoted:  # the verb, and the name as the page has it
-            fits = [fold(token.text) for token in quoted] == [fold(box.name)] and _is_any(
-                said[0] if said else "", name[:1]
-            )
-            fits = fits and all(word in _FILLERS for word in said[1:])
-        else:
-            fits = (
-                (len(name) > 1 or (bool(name) and bool(stop) and box.checked))
-                and all(_is_any(word, said) for word in name)
-                and not _left_over(tokens, name)
-            )
-        if fits:
-            found.append(Act("clear" if stop else "check", box))
-    return found if len(found) == 1 else None
+_KINDS = frozenset(
+    "page pagina button boton link enlace tab pestana section seccion view vista folder carpeta menu list lista screen"
+    " pantalla".split()
+)
 
 
-# Going somewhere: "go to the next page"
-
-_KINDS = frozenset("page pagina button boton link enlace tab pestana section seccion".split())
-
-
-def _go(view: PageView, clause: Clause) -> list[Act] | None:
+def _go(view: PageView, clause: Clause, text: str) -> list[Act] | None:
     """The one control that has the words of a name, whatever it is called beside that: "página 2" for "Page 2"."""
-    tokens = [token for token in _tokens(clause.rest) if token.plain not in _FILLERS]
-    if clause.verb != "press" or clause.quotes or not tokens:
+    verb, rest = _split_verb(_tokens(text))
+    leads = clause.verb == "press" or bool(_forms(verb) & _GOES)
+    tokens = [token for token in (rest if leads else _tokens(text)) if token.plain not in _FILLERS]
+    if clause.quotes or not tokens:
         return None
-    found = []
+    around, things, found = [*_KINDS, *_headings(view)], _thing_words(view), []
     for control in view.visible:
         name = [word for word in _content(control.name) if word not in _KINDS]
-        own = control.role in (*_PRESSED, "link", "tab") and bool(name) and not control.disabled
-        if own and all(any(_reads(token.plain, word) for token in tokens) for word in name):
+        own = control.role in (*_PRESSED, "link", "tab", "treeitem") and not control.sends and not control.toggles
+        own = own and (leads or not control.opens or control.role == "link")
+        # Without a verb only a name of several words says what to do: "I forgot my password".
+        if own and len(name) > (not leads) and all(any(_reads(token.plain, word) for token in tokens) for word in name):
             left = [token for token in tokens if not any(_reads(token.plain, word) for word in name)]
-            if all(token.plain in _KINDS for token in left):
+            if not _left_over(left, around, things) and (not control.row or not left or _says_row(tokens, control)):
                 found.append(Act("press", control))
-    return found if len(found) == 1 and not has_consequences(found[0].control.name) else None
+    if len(found) != 1 or found[0].control.disabled or has_consequences(found[0].control.name):
+        return None
+    return found
 
 
 def _reads(one: str, other: str) -> bool:
     """The same word, or the same thing in the other language."""
-    return _same(one, other) or (not one.isdigit() and to_concepts(one) == to_concepts(other) != [])
+    return _same(one, other) or (
+        not one.isdigit()
+        and (to_concepts(one) == to_concepts(other) != [] or bool(meanings(one) & meanings(other) - BROAD))
+    )
 
 
-# Giving a value: "move Write docs to Done", "make Bob an admin", "raise the temperature to 24 degrees"
+# Giving a value: "move Write docs to Done", "my phone number is 555", "I would like express delivery"
 
-_BETWEEN = re.compile(
-    r"\s+(?:to|into|as|at|a|en|como)\s+(?:an?\s+|the\s+|el\s+|la\s+)?|\s+(?:an?|the)\s+", re.IGNORECASE
-)
-_SHOULD = re.compile(
-    r"^(?P<what>.+?)\s+(?:should|must|debe|tiene que)\s+(?:only\s+|now\s+|s[oó]lo\s+)?(?:be|ser)\s+"
-    r"(?:an?\s+|the\s+|un\s+|una\s+)?(?P<value>.+)$",
-    re.IGNORECASE,
-)
+_ONLY = frozenset("only solo solamente unicamente just".split())
 
 
-def _give_value(view: PageView, text: str) -> list[Act] | None:
-    """What a verb such as "set" or "move" gives a value: a field by its name, or the list of a row."""
-    pairs: list[tuple[str, str]] = []
-    if (wanted := _SHOULD.match(text)) is not None:
-        pairs = [(wanted["what"], wanted["value"])]
-    elif (first := text.split(maxsplit=1)) and fold(first[0]) in _SETS and len(first) == 2:
-        pairs = [(first[1][: cut.start()], first[1][cut.end() :]) for cut in _BETWEEN.finditer(first[1])]
-    found = {
-        (act.control.frame, act.control.index, act.values): act
-        for what, value in pairs
-        for act in (*_choices(view, _tokens(what), value), *_fills(view, _tokens(what), value))
-    }
-    return [*found.values()] if len(found) == 1 else None
-
-
-def _choices(view: PageView, what: Sequence[_Token], value: str) -> Iterator[Act]:
-    """The option of that name, of the one list in the row or of the name that the words say."""
-    wanted = [token.plain for token in _tokens(value)]
-    said = [token for token in what if token.plain not in _FILLERS]
-    for control in view.visible if said else ():
-        if control.disabled:
+def _give(view: PageView, text: str, *, off: bool = False) -> list[Act] | None:
+    """Values for fields, options of lists, and boxes, of the whole page or of the one row that is named."""
+    verb, rest = _split_verb(_tokens(text))
+    plain = bool(_forms(verb) & _SETS) or off or verb in _ON
+    tokens = rest if plain else _tokens(text)
+    headings, found = _headings(view), []
+    rows = {(one.frame, tuple(one.row)) for one in view.visible if one.is_field or one.is_box or one.role == "menuitem"}
+    names = Counter(one.name for one in view.visible)
+    for frame, row in {(-1, ()), *rows}:
+        # What there is only once needs no row to be told.
+        own = [
+            one for one in view.visible
+            if (one.frame, tuple(one.row)) == (frame, row) or (not row and (not one.row or names[one.name] == 1))
+        ]  # fmt: skip
+        fields = [one for one in own if _is_given(one, view, verb) and (one.is_box or one.toggles or not off)]
+        if not fields or (row and not _says_row(tokens, fields[0])):
             continue
-        if control.role == "list":
-            options = [one for one in control.options if re.findall(r"\w+", fold(one)) == wanted]
-            named = [*_row_words(control), *_content(control.name)]
-            known = all(any(_same(token.plain, word) for word in named) for token in said)
-            if len(options) == 1 and known and (not control.row or _says_row(said, control)):
-                yield Act("choose", control, (options[0],))
-        elif control.role in ("option", "radio") and re.findall(r"\w+", fold(control.name)) == wanted:
-            around = [word for texts in control.places[:2] for text in texts for word in _content(text)]
-            if all(_is_any(token.plain, around) for token in said):
-                yield Act("press" if control.role == "option" else "check", control)
+        known = [*headings, *(_row_words(fields[0]) if row else ()), *(_DONE if _does(verb, "mark") else ())]
+        acts = _Filling(text, tokens, fields, known, off=off, things=_thing_words(view)).read()
+        if acts:
+            found.append((row, acts))
+    # Words that name a row are no value of a field elsewhere.
+    found = [one for one in found if one[0]] or found
+    distinct = {tuple((act.control.frame, act.control.index, act.values) for act in acts): acts for _, acts in found}
+    if len(distinct) != 1:
+        return None
+    acts = next(iter(distinct.values()))
+    if any(token.plain in _ONLY for token in _tokens(text)) and _leaves_others(view, acts):
+        return None
+    return acts
 
 
-def _fills(view: PageView, what: Sequence[_Token], value: str) -> Iterator[Act]:
-    """The field that the words name, with its row where it stands in one."""
-    words = [token for token in _tokens(value) if token.plain not in _UNITS and token.plain not in ("now", "ahora")]
-    said = [token for token in what if token.plain not in _FILLERS]
-    if len(words) != 1 or not said:
-        return
-    for control in view.visible:
-        own = _content(control.name)
-        if control.role not in ("slider", "spinbutton", "textbox") or any(
-            token.quoted and fold(token.text) != fold(control.name) for token in said
-        ):
-            continue
-        known = all(_is_any(token.plain, [*own, *_row_words(control)]) for token in said)
-        if known and any(_is_any(token.plain, own) for token in said) and (not control.row or _says_row(said, control)):
-            act = fit(control, words[0].text)
-            if isinstance(act, Act):
-                yield act
+_STOP = re.compile(r"^(?:stop|unsubscribe)\b", re.IGNORECASE)
+_DONE = ("done", "complete", "completed", "finished", "hecho", "hecha", "completado", "completada", "terminada")
+_ON = frozenset("enable activate encender activar marcar check tick mark turn switch enciende activa marca".split())
+
+
+def _is_given(control: Control, view: PageView, verb: str) -> bool:
+    if control.disabled or control.read_only or (control.searches and control.is_free):
+        return False
+    if control.role == "menuitem":  # of a menu that says what its items do: "Move …"
+        opener = view.opener_of(control)
+        return opener is not None and _does(verb, (_content(opener.name) or [""])[0])
+    return control.role in (*_FILLED, "option", "tab") or control.is_box or control.toggles
+
+
+def _leaves_others(view: PageView, acts: Sequence[Act]) -> bool:
+    """Whether a box is marked beside others that are marked: then "only" says more than to mark it."""
+    boxes = view.visible
+    return any(
+        act.kind == "check" and act.control.role == "checkbox" and not _ONLY & {*_content(act.control.name)}
+        and any(one.role == "checkbox" and one.checked and one.places[:1] == act.control.places[:1] for one in boxes)
+        for act in acts
+    )  # fmt: skip
 
 
 # Filling a form and sending it: "book a double room for two guests from May 2 to May 4"
@@ -435,37 +583,85 @@ def _fill(view: PageView, text: str) -> list[Act] | None:
         buttons = [one for one in view.visible if one.sends and (one.frame, one.form) in forms]
         rest = [token for token in tokens if token.start >= login.end()]
     else:
-        fitting = [one for one in view.visible if not one.row and not one.opens]
+        fitting = [one for one in view.visible if not one.row and not one.opens and not one.toolbar]
         buttons = [one for one in fitting if _after_verb(one, tokens) is not None]
-        rest = tokens[1:]
-    if len(buttons) != 1:
-        return None
-    button = buttons[0]
+        rest = _split_verb(tokens)[1]
+    found = [acts for button in buttons if (acts := _fill_form(view, view.visible, button, text, rest))]
+    return found[0] if len(found) == 1 else None
+
+
+def _fill_form(
+    view: PageView, controls: Sequence[Control], button: Control, text: str, tokens: Sequence[_Token]
+) -> list[Act] | None:
+    """Values for the fields that a button sends, and the button."""
     fields = [
-        one for one in view.visible
-        if not one.row and not one.disabled and not one.read_only
-        and (one.role in _FILLED or one.role == "option" or one.is_box)
-        and (button.form < 0 or (one.frame, one.form) == (button.frame, button.form))
+        one for one in controls
+        if not one.row and not one.disabled and not one.read_only and (not one.searches or button.searches)
+        and (one.role in (*_FILLED, "option") or one.is_box) and _is_beside(one, button)
     ]  # fmt: skip
-    acts = _Filling(text, rest, fields, [*_content(button.name), *_headings(view), *_place_words(button)]).read()
+    known = [*_content(button.name), *_headings(view), *_place_words(button)]
+    acts = _Filling(text, tokens, fields, known, things=_thing_words(view)).read()
     # What is half filled is not sent: "pay with card 4111" has not said all that the card's fields ask for.
     touched = [act.control for act in acts or ()]
+    marked = any(one.required for one in fields)
     empty = [
         one for one in fields
         if one.role in ("textbox", "spinbutton") and one.kind != "textarea" and not one.value and one not in touched
-        and any(_is_beside(one, other) for other in touched)
+        and (one.required or not (marked or _OPTIONAL & {*_content(one.name)}))
     ]  # fmt: skip
     return [*acts, Act("press", button)] if acts and not empty else None
 
 
-class _Filling:
-    """One reading of the words after a verb as values of the fields of a form."""
+_OPTIONAL = frozenset("optional opcional note notes nota notas comment comments comentario comentarios".split())
+_NEVER = frozenset("cancel close discard back reset cancelar cerrar descartar volver".split())
 
-    def __init__(self, text: str, tokens: Sequence[_Token], fields: Sequence[Control], known: Sequence[str]):
+
+def _open_and_fill(view: PageView, text: str) -> list[Act] | None:
+    """A hidden dialog of the page: the one button that shows it, its fields, and the button that sends it."""
+    tokens, found = _tokens(text), []
+    hidden = [replace(one, visible=True) for one in view.controls if not one.visible and one.opener < 0 and one.places]
+    buttons = [one for one in hidden if one.role == "button" and not _NEVER & {*_content(one.name)[:1]}]
+    openers = [
+        one for one in view.visible
+        if one.role == "button" and not (one.row or one.sends or one.disabled or has_consequences(one.name))
+    ]  # fmt: skip
+    for button in buttons:
+        if sum(_is_beside(one, button) for one in buttons) != 1:
+            continue
+        title = _place_words(button)
+        for opener in openers:
+            name = _content(opener.name)
+            by_verb = _after_verb(replace(opener, opens=False), tokens) is not None
+            starts = bool(name) and any(_does(word, "create") for word in name[:1])
+            if (by_verb and any(_is_any(word, title) for word in name)) or (
+                starts and _after_verb(button, tokens) is not None and (len(name) == 1 or _is_any(name[-1], title))
+            ):
+                view_of = PageView(view.controls, (), [*view.headings, *name, *title])
+                acts = _fill_form(view_of, hidden, button, text, _split_verb(tokens)[1])
+                if acts:
+                    found.append([Act("open", opener), *acts])
+    return found[0] if len(found) == 1 else None
+
+
+class _Filling:
+    """One reading of words as values of fields, options and boxes. ``off`` takes the marks of boxes away."""
+
+    def __init__(
+        self,
+        text: str,
+        tokens: Sequence[_Token],
+        fields: Sequence[Control],
+        known: Sequence[str],
+        *,
+        off: bool = False,
+        things: frozenset[str] = frozenset(),
+    ):
+        self._things = things
         self._text = text
         self._tokens = list(tokens)
         self._fields = fields
         self._known = known
+        self._off = off
         self._acts: dict[tuple[int, int], Act] = {}
         self._explained: list[str] = []
 
@@ -476,8 +672,14 @@ class _Filling:
             for span in find_spans(self._text, datetime.now())  # noqa: DTZ005 - the user's own day
             if self._tokens and span.start >= self._tokens[0].start and span.unit != "article"
         ]
-        ok = self._take_dates(spans) and self._take_announced() and self._take_options() and self._take_spans(spans)
-        if not ok or _left_over(self._tokens, [*self._known, *self._explained, *_UNITS]):
+        ok = (
+            self._take_dates(spans)
+            and self._take_announced()
+            and self._take_options()
+            and self._take_spans(spans)
+            and self._take_rest()
+        )
+        if not ok or _left_over(self._tokens, [*self._known, *self._explained, *_UNITS], self._things):
             return None
         return [self._acts[key] for key in sorted(self._acts)]
 
@@ -486,6 +688,7 @@ class _Filling:
             return False
         self._acts[act.control.frame, act.control.index] = act
         self._explained += _content(act.control.name)
+        self._explained += _content(" ".join(text for texts in act.control.places[:2] for text in texts))
         return True
 
     def _drop(self, start: int, end: int) -> None:
@@ -495,112 +698,205 @@ class _Filling:
         return (field.frame, field.index) not in self._acts
 
     def _take_dates(self, spans: Sequence[Span]) -> bool:
-        """As many dates as there are fields for them, in the order of the sentence."""
+        """As many dates as there are fields that need one, in the order of the sentence; and one time."""
         dates = [span for span in spans if span.kind == "date"]
         fields = [one for one in self._fields if one.kind == "date"]
-        if not dates:
-            return True
-        if len(dates) != len(fields) or any(
-            span.other is not None or not isinstance(span.value, date) for span in dates
+        if dates and (
+            len(dates) > len(fields)
+            or any(one.required for one in fields[len(dates) :])
+            or (len(dates) < len(fields) and not any(one.required for one in fields))
+            or any(span.other is not None or not isinstance(span.value, date) for span in dates)
+            or [span.value for span in dates] != sorted(span.value for span in dates)
         ):
-            return False
-        if [span.value for span in dates] != sorted(span.value for span in dates):
-            return False
-        for span, field in zip(dates, fields, strict=True):
+            return not fields and len(dates) == 0
+        for span, field in zip(dates, fields, strict=False):
             self._drop(span.start, span.end)
             if not self._put(Act("write", field, (span.value.isoformat(),))):
                 return False
+        times = [span for span in spans if span.kind == "time" and isinstance(span.value, time)]
+        clocks = [one for one in self._fields if one.kind == "time"]
+        if len(times) == 1 and len(clocks) == 1:
+            self._drop(times[0].start, times[0].end)
+            return self._put(Act("write", clocks[0], (times[0].value.strftime("%H:%M"),)))
         return True
 
     def _take_announced(self) -> bool:
-        """A value after the name of its field: "password s3cret", "from Rome", "my city is Rome"."""
-        texts = [one for one in self._fields if one.role in ("textbox", "searchbox", "combobox") and one.kind != "date"]
+        """A value after the name of its field: "password s3cret", "from Rome", "my city is Rome", "called Ann"."""
+        texts = [one for one in self._fields if one.role in _WRITTEN and one.kind not in ("date", "time")]
         index = 0
         while index < len(self._tokens):
             token = self._tokens[index]
             named = [one for one in texts if self._is_free(one) and not token.quoted and self._announces(token, one)]
-            if len(named) > 1:
-                return False
-            if named:
-                value = self._value_after(index, texts)
-                if value:
-                    start, end = value[0].start, value[-1].end
-                    text = value[0].text if value[0].quoted else self._text[start:end]
-                    if not self._put(fit(named[0], text)):
-                        return False
-                    self._drop(token.start, end)
-                    continue
+            value = self._value_after(index, texts) if named else []
+            if value and len(named) > 1:
+                # "Phone number 600": the next word tells which.
+                after = self._tokens[index + 1].plain
+                named = [one for one in named if _is_any(after, _content(one.name))]
+                if len(named) != 1:
+                    return False
+            if value and named:
+                start, end = value[0].start, value[-1].end
+                text = value[0].text if value[0].quoted else self._text[start:end].strip(" ,.")
+                if not self._put(fit(named[0], text)):
+                    return False
+                self._drop(token.start, token.end)
+                self._tokens = [
+                    one
+                    for one in self._tokens
+                    if one.start < token.start or one.start >= start or (one.plain not in _BEFORE_VALUE)
+                ]
+                self._drop(start, end)
+                continue
             index += 1
         # "As ann" is who somebody is, where a password is asked for as well.
         if any(one.kind == "password" for one in self._fields):
             users = [one for one in texts if one.kind != "password" and self._is_free(one)]
-            for before, after in zip(self._tokens, self._tokens[1:], strict=False):
-                if before.plain in ("as", "como") and len(users) == 1 and after.plain not in _FILLERS:
-                    self._drop(before.start, after.end)
-                    return self._put(fit(users[0], after.text))
+            for before, after_it in zip(self._tokens, self._tokens[1:], strict=False):
+                if before.plain in ("as", "como") and len(users) == 1 and after_it.plain not in _FILLERS:
+                    self._drop(before.start, after_it.end)
+                    return self._put(fit(users[0], after_it.text))
         return True
 
     def _announces(self, token: _Token, field: Control) -> bool:
         name = re.findall(r"\w+", fold(field.name))
+        if token.plain in _NAMELESS:
+            return False
+        if field.role in ("slider", "spinbutton"):
+            return token.plain not in _FILLERS and _is_any(token.plain, _content(field.name))
+        for line in _ANNOUNCED:
+            if (
+                token.plain in line
+                and any(word in line for word in name)
+                and (token.plain not in _FILLERS or len(name) < 3)
+            ):
+                return True
         if len(name) == 1:
             return token.plain == name[0] or (token.plain not in _FILLERS and _alike(token.plain, name[0]))
-        return token.plain not in _FILLERS and any(_same(token.plain, word) for word in name)
+        return token.plain not in _FILLERS and any(
+            _same(token.plain, word) or meanings(token.plain) & meanings(word) - BROAD
+            for word in name if word not in _FILLERS
+        )  # fmt: skip
 
     def _value_after(self, index: int, texts: Sequence[Control]) -> list[_Token]:
         """The tokens up to a comma, a word that belongs to another field, or a small word."""
         value: list[_Token] = []
+        # "The price of the lamp to 25": whose it is may stand before the value.
+        whose = index + 1
+        while whose < len(self._tokens) and (
+            self._tokens[whose].plain not in _GIVING
+            and (
+                self._tokens[whose].plain in _FILLERS
+                or any(_same(self._tokens[whose].plain, one) for one in self._known)
+            )
+        ):
+            whose += 1
+        if whose < len(self._tokens) and self._tokens[whose].plain in _GIVING:
+            index = whose
         for token in self._tokens[index + 1 :]:
             between = self._text[(value[-1] if value else self._tokens[index]).end : token.start]
             if value and ("," in between or value[0].quoted or token.quoted or token.plain in _FILLERS):
                 break
-            if not value and token.plain in ("is", "es", "number", "a", "to", "como", "as"):
+            if not value and token.plain in _BEFORE_VALUE:
                 continue
             if not token.quoted and any(self._announces(token, one) for one in texts):
-                break
+                if value or not any(
+                    self._announces(self._tokens[index], one) and self._announces(token, one) for one in texts
+                ):
+                    break
+                continue
             if not value and token.plain in _FILLERS:
                 break
             value.append(token)
+            if not token.quoted and len(value) == 1 and re.fullmatch(r"[\d.,]+%?", token.text):
+                break
         return value
 
     def _take_options(self) -> bool:
-        """Options, boxes and radio buttons that are named, the longest name first. A number says too little."""
+        """Options, boxes and radio buttons that are named, the longest name first. A number alone says too little."""
+        claims: dict[tuple[_Token, ...], list[tuple[Control, str]]] = {}
         for field in self._fields:
-            if field.role not in ("list", "option") and not field.is_box:
+            one_of = field.role in ("option", "tab", "menuitem") or field.is_box or field.toggles
+            if (field.role != "list" and not one_of) or not self._is_free(field):
                 continue
-            names = [*field.options] if field.role == "list" else [field.name]
-            hits = [(place, name) for name in names if not name.isdigit() and (place := self._find(name)) is not None]
-            if not hits or not self._is_free(field):
+            names = (
+                [*field.options]
+                if field.role == "list"
+                else [*dict.fromkeys((field.name, field.lead, shorten(field.name)))]
+            )
+            exact = [(found, name) for name in names if not name.isdigit() and (found := self._find(name))][
+                : None if field.role == "list" else 1
+            ]
+            loose = [(found, name) for name in names if not exact and (found := self._find_words(name, field))]
+            loose = loose if field.role == "list" else loose[:1]
+            if len(loose) > 1:
+                return False
+            for found, name in exact or loose:
+                claims.setdefault(tuple(found), []).append((field, name))
+        taken: set[int] = set()
+        for found in sorted(claims, key=len, reverse=True):
+            if any(token.start in taken for token in found):
+                if len({token.start for token in found} - taken):
+                    return False
                 continue
-            hits.sort(key=lambda hit: hit[0][0] - hit[0][1])
-            (start, end), name = hits[0]
-            if any(place[1] <= start or place[0] >= end for place, _ in hits[1:]):
-                return False  # two options of one list
-            self._drop(start, end)
+            rest = [token.plain for token in self._tokens if token not in found and not token.quoted]
+            fitting = claims[found]
+            if len(fitting) > 1:
+                fitting = [
+                    (field, name) for field, name in fitting
+                    if any(_is_any(word, rest) for word in _group_words(field))
+                ]  # fmt: skip
+            if len(fitting) != 1:
+                return False
+            field, name = fitting[0]
+            taken |= {token.start for token in found}
             if field.role == "list":
                 act = Act("choose", field, (name,))
+            elif field.role in ("option", "tab", "menuitem"):
+                act = Act("press", field)
             else:
-                act = Act("press" if field.role == "option" else "check", field)
+                act = Act("clear" if self._off else "check", field)
             if not self._put(act):
                 return False
-            self._explained += _content(" ".join(text for texts in field.places[:1] for text in texts))
+        self._tokens = [token for token in self._tokens if token.start not in taken]
         return True
 
-    def _find(self, name: str) -> tuple[int, int] | None:
+    def _find(self, name: str) -> list[_Token]:
         words = re.findall(r"\w+", fold(name))
-        for start in range(len(self._tokens) - len(words) + 1):
-            part = self._tokens[start : start + len(words)]
-            if words and not any(token.quoted for token in part) and [token.plain for token in part] == words:
-                return part[0].start, part[-1].end
-        return None
+        plain = [[*re.findall(r"\w+", token.plain)] if not token.quoted else [] for token in self._tokens]
+        for start in range(len(self._tokens)):
+            for end in range(start + 1, min(len(self._tokens), start + len(words)) + 1):
+                if words and all(plain[start:end]) and [word for part in plain[start:end] for word in part] == words:
+                    return self._tokens[start:end]
+        quoted = [token for token in self._tokens if token.quoted and fold(token.text) == fold(name)]
+        return quoted[:1]
+
+    def _find_words(self, name: str, field: Control) -> list[_Token]:
+        """The tokens that say all words of a name in any order, in words of the same meaning, in either language."""
+        words, found = [word for word in _content(name) if not (field.is_box and word in _INCLUDED)], []
+        for word in words:
+            said = [token for token in self._tokens if not token.quoted and token.plain not in _FILLERS]
+            token = next((one for one in said if one not in found and _alike(one.plain, word)), None)
+            if token is None or word.isdigit():
+                return []
+            found.append(token)
+        # The word for the list itself chooses nothing in it.
+        return [] if field.role == "list" and all(_is_any(word, _content(field.name)) for word in words) else found
 
     def _take_spans(self, spans: Sequence[Span]) -> bool:
         """Addresses, amounts, and numbers of something."""
         for span in spans:
-            if not any(token.start >= span.start and token.end <= span.end for token in self._tokens):
+            inside = [token for token in self._tokens if token.start >= span.start and token.end <= span.end]
+            if all(token.plain in _FILLERS for token in inside):
                 continue
             if span.kind == "email":
                 fields = [one for one in self._fields if one.kind == "email" and self._is_free(one)]
                 value = str(span.value)
+            elif span.kind == "money":
+                fields = [
+                    one for one in self._fields
+                    if one.role in ("textbox", "spinbutton") and self._is_free(one) and _AMOUNTS & {*_content(one.name)}
+                ]  # fmt: skip
+                value = f"{span.value:g}"
             elif span.kind == "number":
                 after = next((token.plain for token in self._tokens if token.start >= span.end), "")
                 fields = [
@@ -609,9 +905,59 @@ class _Filling:
                     and after and _is_any(after, _content(one.name))
                 ]  # fmt: skip
                 value = f"{span.value:g}"
+            elif span.kind == "quote":
+                continue
             else:
                 return False
             if len(fields) != 1 or not self._put(fit(fields[0], value)):
                 return False
             self._drop(span.start, span.end)
         return True
+
+    def _take_rest(self) -> bool:
+        """What is quoted or "called" something, where one field is left that takes any words."""
+        free = [one for one in self._fields if one.role == "textbox" and one.is_free and one.kind != "password"]
+        free = [one for one in free if self._is_free(one)]
+        quoted = [token for token in self._tokens if token.quoted]
+        if len(quoted) == 1 and len(free) == 1:
+            self._drop(quoted[0].start, quoted[0].end)
+            self._tokens = [token for token in self._tokens if token.plain not in _CALLED]
+            return self._put(fit(free[0], quoted[0].text))
+        called = [token for token in self._tokens if token.plain in _CALLED]
+        if len(called) == 1 and not quoted and len(free) == 1:
+            value = [token for token in self._tokens if token.start > called[0].start]
+            if value:
+                self._drop(called[0].start, value[-1].end)
+                return self._put(fit(free[0], self._text[value[0].start : value[-1].end].strip(" ,.")))
+        return not called
+
+
+_WRITTEN = ("textbox", "searchbox", "combobox", "slider", "spinbutton")
+_CALLED = frozenset(
+    "called named titled saying says entitled llamado llamada titulado titulada diciendo diga dice".split()
+)
+_INCLUDED = frozenset("included allowed available incluido incluida permitidos permitidas".split())
+_NAMELESS = frozenset("new add enter your nuevo nueva anadir tu select choose".split())
+"""Words in the names of fields that say nothing of which."""
+_GIVING = frozenset("is es to at a al en como as should be".split())
+"""Words between the name of something and its value."""
+_BEFORE_VALUE = frozenset("number it down up numero".split()) | _GIVING | _CALLED
+_ANNOUNCED = [
+    frozenset(line.split())
+    for line in """
+from de desde origin origen salida
+to a hasta hacia destination destino
+in en city ciudad location ubicacion place lugar
+to recipient beneficiary destinatario beneficiario
+called named titled entitled llamado llamada titulado titulada name title nombre titulo
+saying says diciendo diga dice message body text comment mensaje texto comentario cuerpo
+about subject asunto
+""".strip().splitlines()
+]
+"""Words before a value, and words in the names of the fields that it is for."""
+_AMOUNTS = frozenset("amount importe cantidad sum total price precio eur euros usd value money".split())
+
+
+def _group_words(field: Control) -> list[str]:
+    texts = [text for texts in field.places[:1] for text in texts if text != field.name]
+    return [*(_content(field.name) if field.role == "list" else ()), *_content(" ".join(texts))]
