@@ -180,6 +180,12 @@ def detect_language(text: str) -> Language:
     return "es" if spanish > sum(word in _ENGLISH for word in said) else "en"
 
 
+def is_telling(text: str) -> bool:
+    """Whether a text has a word by which its language can be told."""
+    said = re.findall(r"\w+", text.casefold())
+    return any(mark in text for mark in "¿¡ñ") or any(word in _SPANISH or word in _ENGLISH for word in said)
+
+
 # The meanings of words for tools: a word may have several, and is met in any of its forms.
 
 BROAD = frozenset(
