@@ -67,6 +67,7 @@ MODULES = (
     "a2a",
     "beside",
     "calls",
+    "commands",
     "crowd",
     "footprint",
     "gateway",

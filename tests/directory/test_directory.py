@@ -366,11 +366,13 @@ def test_meaning_chooses_among_capabilities_what_words_leave_open(url: str) -> N
         agent = Agent(id="house", name="House", capabilities=offered)
         await directory.add(agent)
         await directory.embed()
-        assert await directory.choose(agent, offered, "un trueno") is None
-        chosen = await directory.choose_by_meaning(agent, offered, "un trueno")
+        by_words = Directory(database, REAL)
+        assert await by_words.choose(agent, offered, "un trueno") is None
+        chosen = await directory.choose(agent, offered, "un trueno")
         assert chosen is not None
         assert chosen.name == "thunder_alert"
-        assert await directory.choose_by_meaning(agent, offered[1:], "un trueno") is None, "what is far is not chosen"
+        await by_words.aclose()
+        assert await directory.choose(agent, offered[1:], "un trueno") is None, "what is far is not chosen"
         await directory.aclose()
 
     using(url, story)

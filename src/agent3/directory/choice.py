@@ -5,19 +5,23 @@ The same engine as the search, over the capabilities of one agent alone, so that
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
+import re
+from collections.abc import Iterable, Mapping, Sequence
 from datetime import datetime
 from itertools import islice
+from math import log
 
+from agent3.arrays import NDArray, np
 from agent3.directory.documents import documents_of
+from agent3.directory.meaning import WORDS, Encoder, encode_message
 from agent3.directory.search import Index, Match, Ranking
 from agent3.directory.words import spell, terms
 from agent3.model import Agent, Capability
 from agent3.sentences.phrases import match_phrases
 from agent3.sentences.tokens import LONGEST
-from agent3.sentences.topics import choose_by_topic
+from agent3.sentences.topics import choose_by_topic, topic_words
 
-__all__ = ["choose", "choose_by_meaning", "closest", "index_capabilities"]
+__all__ = ["Choices", "choose", "closest", "index_capabilities"]
 
 CLEARLY, CLEARLY_NAMED = 1.25, 1.1
 """How much better than the second the first must fit; less where the message alone says its whole name. A wrong guess
@@ -26,10 +30,15 @@ refuses 85 and errs in 40, 1.15 refuses 70 and errs in 46, 1.0 errs in 83."""
 
 
 _NAMES = 20
-_MEANT = 0.25
-"""How near by words and meaning the first must be. On 27 sentences to three websites, those that none of their actions
-does come to 0.16 at most, most of the others to more than 0.25."""
-_MOST_READ = 2_000
+_MEANT, _MEANT_MORE, _FEW = 0.4, 0.07, 8
+"""How near by words and meaning together the first must be: among few, and more with the logarithm of how many there
+are, since of many one is always near by chance. Of sentences that no action is for, one in ten comes to
+0.37 among 8 and to 0.61 among 150."""
+_AHEAD = 0.05
+"""By how much nearer than the second it must be. ``python -m bench commands`` shows what these bounds are worth."""
+_MOST_PHRASES, _MOST_ENCODED = 12, 2_000
+"""Phrases of a capability, and of all those of an agent, that are compared by meaning."""
+_PLACEHOLDER = re.compile(r"\{([A-Za-z_]\w*)\}")
 _NEAR = 20
 """Capabilities whose phrases are compared with a message, the nearest by words."""
 
@@ -43,20 +52,84 @@ def index_capabilities(capabilities: Iterable[Capability]) -> Index:
     return index
 
 
-def choose(index: Index, offered: Sequence[Capability], message: str, now: float) -> Capability | None:
-    """The offered capability that fits a message clearly best: by the form of its own phrases; by words, in an index
-    that holds it; by its name; else by what the message speaks of, such as sums and dates.
+class Choices:
+    """The capabilities of one agent, read once, so that each message is only compared with what was read.
+
+    With an ``encoder``, and the ``vectors`` of the capabilities in their order, words and meaning decide together. Made
+    and asked in a thread then. It may be used by several at once.
     """
-    message = message[:LONGEST]
-    today = datetime.fromtimestamp(now)  # noqa: DTZ006 - the user's own day
-    ranking = index.rank(message)
-    if (phrased := _choose_by_phrase(ranking, offered, message)) is not None:
-        return phrased
-    named = _find_named(offered, message)
-    if len(named) > 1:  # "get or add a pet": the words decide nothing between what is named as a whole
-        return None
-    found = _choose_clear(ranking, offered, message) or next(iter(named), None)
-    return found or choose_by_topic(offered, message, today)
+
+    def __init__(
+        self,
+        capabilities: Sequence[Capability],
+        encoder: Encoder | None = None,
+        vectors: NDArray[np.float32] | None = None,
+        index: Index | None = None,
+    ):
+        self.index = index_capabilities(capabilities) if index is None else index
+        self.encoder = encoder if vectors is not None else None
+        self._rows = {one.name: row for row, one in enumerate(capabilities)}
+        self._topics: dict[str, Mapping[str, float]] = {}
+        if encoder is None or vectors is None:
+            return
+        each = min(_MOST_PHRASES, _MOST_ENCODED // max(1, len(capabilities)))
+        said = [(row, spell_out(text)) for row, one in enumerate(capabilities) for text in one.phrases[:each]]
+        phrases = np.asarray(encoder.encode([text for _, text in said])) if said else np.zeros((0, vectors.shape[1]))
+        self._vectors = np.concatenate([vectors, phrases.astype(np.float32)])
+        self._owners = np.array([*range(len(capabilities)), *(row for row, _ in said)], np.intp)
+
+    def choose(self, offered: Sequence[Capability], message: str, now: float) -> Capability | None:
+        """The offered capability that a message clearly means: by the form of its own phrases, by words and meaning,
+        by its name; else by what the message speaks of, such as sums and dates. None where that is not clear, or where
+        none of them comes near.
+        """
+        message = message[:LONGEST]
+        ranking = self.index.rank(message)
+        if (phrased := _choose_by_phrase(ranking, offered, message)) is not None:
+            return phrased
+        named = _find_named(offered, message)
+        if len(named) > 1:  # "get or add a pet": the words decide nothing between what is named as a whole
+            return None
+        today = datetime.fromtimestamp(now)  # noqa: DTZ006 - the user's own day
+        if self.encoder is None:
+            found = _choose_clear(ranking, offered, message) or next(iter(named), None)
+            return found or choose_by_topic(offered, message, today, self._words_of)
+        near = self._rank_by_meaning(self.encoder, ranking, offered, message)
+        first = near[0][1] if near else None
+        if any(one is first for one in named):
+            return first
+        needed = _MEANT + _MEANT_MORE * max(0.0, log(len(near) / _FEW)) if near else 0.0
+        is_clear = len(near) == 1 or (bool(near) and near[0][0] - near[1][0] >= _AHEAD)
+        return first if near and near[0][0] >= needed and is_clear else None
+
+    def _rank_by_meaning(
+        self, encoder: Encoder, ranking: Ranking, offered: Sequence[Capability], message: str
+    ) -> list[tuple[float, Capability]]:
+        """The offered ones with their scores, the best first: the nearest of what each says of itself, and words."""
+        products = self._vectors @ encode_message(encoder, message)
+        meant = np.zeros(len(self._rows), np.float32)
+        np.maximum.at(meant, self._owners, products)
+        for match in ranking:
+            if (row := self._rows.get(match.agent)) is not None:
+                meant[row] += match.fit * ranking.best * WORDS
+        scored = [(float(meant[row]), one) for one in offered if (row := self._rows.get(one.name)) is not None]
+        return sorted(scored, key=lambda pair: -pair[0])
+
+    def _words_of(self, capability: Capability) -> Mapping[str, float]:
+        found = self._topics.get(capability.name)
+        if found is None:
+            found = self._topics[capability.name] = topic_words(capability)
+        return found
+
+
+def spell_out(phrase: str) -> str:
+    """A phrase with the names of its parameters as words: "flights to {destination}" says "flights to destination"."""
+    return _PLACEHOLDER.sub(lambda found: found[1].replace("_", " "), phrase)
+
+
+def choose(index: Index, offered: Sequence[Capability], message: str, now: float) -> Capability | None:
+    """``Choices.choose`` by words alone, for an index that is at hand."""
+    return Choices(offered, index=index).choose(offered, message, now)
 
 
 def _choose_by_phrase(ranking: Iterable[Match], offered: Sequence[Capability], message: str) -> Capability | None:
@@ -84,23 +157,6 @@ def _find_named(offered: Sequence[Capability], message: str) -> list[Capability]
     names = [(one, words) for one in offered if len(words := frozenset(spell(one.name))) > 1 and words <= said]
     rivals = names[:_NAMES]  # a message that names more than these is unclear anyway
     return [one for one, words in names if not any(words < others for _, others in rivals)]
-
-
-def choose_by_meaning(ranking: Ranking, agent: Agent, offered: Sequence[Capability], message: str) -> Capability | None:
-    """The offered capability of an agent that a ranking by words and meaning puts clearly first, and near enough.
-
-    For messages whose words leave it open.
-    """
-    message = message[:LONGEST]
-    if len(_find_named(offered, message)) > 1:
-        return None
-    own = [
-        Match(match.capability, None, match.score)
-        for match in islice(ranking, _MOST_READ)
-        if match.agent == agent.id and match.capability is not None
-    ]
-    near = [match for match in own if match.score * ranking.best >= _MEANT]
-    return _choose_clear(own, offered, message) if near else None
 
 
 def _choose_clear(ranking: Iterable[Match], offered: Sequence[Capability], message: str) -> Capability | None:

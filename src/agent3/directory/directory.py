@@ -22,7 +22,7 @@ from msgspec import Struct
 from msgspec.structs import replace
 
 from agent3.arrays import NDArray, np
-from agent3.directory.choice import choose, choose_by_meaning, closest, index_capabilities
+from agent3.directory.choice import Choices, closest, index_capabilities
 from agent3.directory.documents import documents_of, explain
 from agent3.directory.meaning import WIDTH, Encoder, Vectors, encode_agent, fingerprint
 from agent3.directory.names import LONGEST, Names, fold
@@ -170,8 +170,8 @@ class Directory:
         """Addresses at which no stored agent is reached any more, in the order in which they were left."""
         self._departures = 0
         self._embedding: asyncio.Task[None] | None = None
-        self._chosen: dict[str, tuple[Agent, Index]] = {}
-        """Indexes over the capabilities of single agents, for as long as these stay the same."""
+        self._chosen: dict[str, tuple[Agent, Choices]] = {}
+        """What messages to single agents are compared with, for as long as these stay the same."""
         self._lock = asyncio.Lock()
         self._indexing = asyncio.Lock()
         self._tidying: asyncio.Task[None] | None = None
@@ -405,34 +405,33 @@ class Directory:
         return [Hit(agents[one], None, score) for one, score in rank_agents(match for *_, match in found)[:limit]]
 
     async def choose(self, agent: Agent, offered: Sequence[Capability], message: str) -> Capability | None:
-        """The offered capability of an agent that a message clearly means; None where that is not clear."""
-        return await self._ask_index(agent, offered, lambda index: choose(index, offered, message, self._env.now()))
-
-    async def choose_by_meaning(self, agent: Agent, offered: Sequence[Capability], message: str) -> Capability | None:
-        """The same by words and meaning together, where an encoder is installed: for what words leave open."""
-        vectors = self._vectors
-        if vectors is None or not len(vectors) or not message.strip():
-            return None
-        return await asyncio.to_thread(
-            lambda: choose_by_meaning(vectors.fuse(message, self._index.rank(message)), agent, offered, message)
-        )
+        """The offered capability of an agent that a message clearly means, by words, and by meaning where an encoder is
+        installed and has read the agent; None where that is not clear, or where none comes near.
+        """
+        now = self._env.now()
+        return await self._ask_choices(agent, offered, lambda choices: choices.choose(offered, message, now))
 
     async def closest(self, agent: Agent, offered: Sequence[Capability], message: str, most: int) -> list[Capability]:
         """The offered capabilities that come closest to a message, so many at most."""
-        return await self._ask_index(agent, offered, lambda index: closest(index, offered, message, most))
+        return await self._ask_choices(agent, offered, lambda choices: closest(choices.index, offered, message, most))
 
-    async def _ask_index(self, agent: Agent, offered: Sequence[Capability], ask: Callable[[Index], T]) -> T:
-        """What an index over the capabilities of an agent says; in a thread where they are many."""
+    async def _ask_choices(self, agent: Agent, offered: Sequence[Capability], ask: Callable[[Choices], T]) -> T:
+        """What is known of the capabilities of one agent, asked; in a thread where they are many, or encoded."""
         known = self._chosen.get(agent.id)
-        if known is None or known[0] is not agent:
-            if len(agent.capabilities) <= _INDEXED_HERE:
-                known = agent, index_capabilities(agent.capabilities)
+        vectors = None if self._vectors is None else self._vectors.take(self._index.numbers_of(agent.id))
+        if vectors is not None and len(vectors) != len(agent.capabilities):
+            vectors = None  # of another state of the agent
+        if known is None or known[0] is not agent or (vectors is not None and known[1].encoder is None):
+            encoder = None if self._vectors is None else self._vectors.encoder
+            if len(agent.capabilities) <= _INDEXED_HERE and vectors is None:
+                known = agent, Choices(agent.capabilities)
             else:
-                known = agent, await asyncio.to_thread(index_capabilities, paced(agent.capabilities, every=4))
+                index = await asyncio.to_thread(index_capabilities, paced(agent.capabilities, every=4))
+                known = agent, await asyncio.to_thread(Choices, agent.capabilities, encoder, vectors, index)
             if len(self._chosen) >= _CHOSEN:
                 self._chosen.pop(next(iter(self._chosen)))
             self._chosen[agent.id] = known
-        if len(offered) <= _INDEXED_HERE:
+        if len(offered) <= _INDEXED_HERE and known[1].encoder is None:
             return ask(known[1])
         return await asyncio.to_thread(ask, known[1])
 

@@ -19,11 +19,12 @@ from agent3.directory.search import Ranking
 from agent3.directory.words import spell
 from agent3.model import Agent, Capability
 
-__all__ = ["MODEL", "WIDTH", "Encoder", "Vectors", "encode_agent", "fingerprint", "load_encoder"]
+__all__ = ["MODEL", "WIDTH", "WORDS", "Encoder", "Vectors", "encode_agent", "encode_message", "fingerprint",
+           "load_encoder"]  # fmt: skip
 
 MODEL = "use-multilingual-3"
 WIDTH = 512
-_WORDS = 0.0214
+WORDS = 0.0214
 """What a point of BM25F is worth beside the product of two vectors."""
 _SHORT, _LONG = 0.64, 0.36
 """What the first sentence counts in a vector, and the whole text."""
@@ -87,6 +88,14 @@ def _texts(agent: Agent, capability: Capability) -> tuple[str, str]:
     return f"{about}: {first}", f"{about}: {capability.description[:400]} {'; '.join(said)}"
 
 
+def encode_message(encoder: Encoder, text: str) -> NDArray[np.float32]:
+    """The vector of what somebody asks for; addresses, paths and ids count as what they are."""
+    for pattern, kind in _THINGS:
+        text = pattern.sub(kind, text)
+    made: NDArray[np.float32] = np.asarray(encoder.encode([text[:1_000]]))[0].astype(np.float32)
+    return made
+
+
 class Vectors:
     """The vectors of all capabilities, by the numbers that the index gave them."""
 
@@ -120,6 +129,12 @@ class Vectors:
                 if (row := self._rows.pop(number, None)) is not None:
                     self._numbers[row] = -1
 
+    def take(self, numbers: Sequence[int]) -> NDArray[np.float32] | None:
+        """The vectors of documents, in their order; None where one of them has none yet."""
+        with self._lock:
+            rows = [self._rows.get(number, -1) for number in numbers]
+            return None if -1 in rows else self._vectors[rows].astype(np.float32) * np.float32(_STEP)
+
     def _make_room(self, more: int) -> None:
         if self._used + more <= len(self._numbers):
             return
@@ -139,9 +154,7 @@ class Vectors:
         What has no vector yet counts as of middling meaning. If that is true of one that fits best by words, the words
         alone decide: it would lose against everything that has one.
         """
-        for pattern, kind in _THINGS:
-            text = pattern.sub(kind, text)
-        asked = np.asarray(self.encoder.encode([text[:1_000]]))[0].astype(np.float32)
+        asked = encode_message(self.encoder, text)
         with self._lock:
             if any(number not in self._rows for number in ranking.top(_FITTING)):
                 return ranking
@@ -155,7 +168,7 @@ class Vectors:
         places = order[places]
         there = ranking.numbers[places] == numbers  # else it was removed, or came since the words were compared
         places, found = places[there], found[there]
-        scores = ranking.scores * np.float32(_WORDS)
+        scores = ranking.scores * np.float32(WORDS)
         if not len(places):
             return ranking
         middling = np.float32(np.median(found))

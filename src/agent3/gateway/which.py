@@ -6,6 +6,7 @@ starts the call with what was said before. A door has nothing to do for it.
 
 from __future__ import annotations
 
+import re
 from collections.abc import Mapping, Sequence
 from typing import Any
 
@@ -34,6 +35,8 @@ QUESTION = "capability"
 MOST_LISTED = 20
 _LISTED, _MORE = "agent3:listed", "agent3:more"
 _LONGEST = 100
+_SPANISH = "No está claro"
+_REPROACH = re.compile(r" \((?:not taken|no entendido): ")
 
 
 def undecided(listed: Sequence[Capability], more: int = 0) -> Capability:
@@ -65,7 +68,7 @@ def write_question(name: str, offered: Sequence[Capability], message: str) -> st
 def _write(name: str, listed: Sequence[Sequence[str]], more: int, message: str) -> str:
     spanish = detect_language(message[:LONGEST]) == "es"
     first = (
-        f"No está claro qué debe hacer {name}. ¿Cuál de estas cosas quieres?"
+        f"{_SPANISH} qué debe hacer {name}. ¿Cuál de estas cosas quieres?"
         if spanish
         else f"It is not clear what {name} should do. Which one do you mean?"
     )
@@ -81,8 +84,10 @@ def _describe(capability: Capability) -> list[str]:
 
 def ask_again(question: Question, said: str, state: Any) -> Needs:
     """The same question, after an answer that names nothing."""
-    text = question.text.split(" (not taken: ", 1)[0]
-    return Needs((replace(question, text=f"{text} (not taken: {one_line(said, _LONGEST)!r})"),), state=state)
+    text = _REPROACH.split(question.text, maxsplit=1)[0]
+    # In the language of the question: an answer is often a single word.
+    reproach = "no entendido" if text.startswith(_SPANISH) else "not taken"
+    return Needs((replace(question, text=f"{text} ({reproach}: {one_line(said, _LONGEST)!r})"),), state=state)
 
 
 def listed_in(state: Any) -> list[str]:

@@ -196,6 +196,12 @@ def is_english(text: str, verb: str) -> bool:
     return bool(said & (_ENGLISH - _SHARED)) or verb in _ENGLISH_VERBS
 
 
+def is_telling(text: str) -> bool:
+    """Whether a text has a word by which its language can be told."""
+    said = re.findall(r"\w+", text.casefold())
+    return any(mark in text for mark in "¿¡ñ") or any(word in _SPANISH or word in _ENGLISH for word in said)
+
+
 # The meanings of words for tools: a word may have several, and is met in any of its forms.
 
 BROAD = frozenset(

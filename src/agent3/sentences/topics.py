@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import re
 from collections import Counter
-from collections.abc import Sequence
+from collections.abc import Callable, Mapping, Sequence
 from datetime import datetime
 
 from agent3.model import Capability
@@ -12,7 +12,7 @@ from agent3.sentences.lexicon import EMPTY, fold, meanings
 from agent3.sentences.slots import split_name
 from agent3.sentences.tokens import LONGEST, Sentence
 
-__all__ = ["choose_by_topic"]
+__all__ = ["choose_by_topic", "topic_words"]
 
 _CLEARLY = 1.15
 _SPEAKS_OF = {
@@ -33,13 +33,21 @@ _SHAPES = {
 }
 
 
-def choose_by_topic(offered: Sequence[Capability], message: str, now: datetime) -> Capability | None:
-    """The capability that a message fits clearly best; None where two fit alike, or none does."""
+def choose_by_topic(
+    offered: Sequence[Capability],
+    message: str,
+    now: datetime,
+    words_of: Callable[[Capability], Mapping[str, float]] | None = None,
+) -> Capability | None:
+    """The capability that a message fits clearly best; None where two fit alike, or none does.
+
+    ``words_of`` gives what ``topic_words`` made of a capability, for callers that keep it.
+    """
     sentence = Sentence(message[:LONGEST], now)
     said = {fold(token.value) for token in sentence.tokens if token.shape == "word"} - EMPTY
     said |= {word for atom in sentence.atoms for word in _SPEAKS_OF.get(atom.kind, ())}
     said |= {word for token in sentence.tokens for word in _SHAPES.get(token.shape, ())}
-    told = [_words(capability) for capability in offered]
+    told = [(words_of or topic_words)(capability) for capability in offered]
     spread = Counter(meaning for words in told for meaning in words)
     scores = [
         sum(max((weights[m] / spread[m] for m in meanings(word) if m in weights), default=0.0) for word in said)
@@ -53,7 +61,7 @@ def choose_by_topic(offered: Sequence[Capability], message: str, now: datetime) 
     return offered[ranked[0]]
 
 
-def _words(capability: Capability) -> dict[str, float]:
+def topic_words(capability: Capability) -> dict[str, float]:
     """What a capability says of itself, by meaning: its name counts most."""
     weights: dict[str, float] = {}
     properties = capability.input_schema.get("properties")

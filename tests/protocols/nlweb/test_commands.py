@@ -356,3 +356,9 @@ def test_who_reads_one_sentence_only_gets_one_that_stands_by_itself(text: str, w
     assert join_follow_up(text, ["hello", "book a table tomorrow."]) == whole
     assert join_follow_up(text, []) == text
     assert is_follow_up(text) is (text != whole)
+
+
+def test_a_short_answer_is_asked_about_in_the_language_of_the_conversation() -> None:
+    found = read("Lisboa", previous=["quiero reservar una mesa para mañana"])
+    assert isinstance(found.reading, Ask)
+    assert found.reading.language == "es"

@@ -15,14 +15,16 @@ from dataclasses import dataclass
 from datetime import datetime
 from typing import Any
 
-from agent3.directory.choice import choose, choose_by_meaning, index_capabilities
-from agent3.directory.meaning import Vectors, encode_agent, load_encoder
-from agent3.directory.search import Index
+from msgspec.structs import replace
+
+from agent3.arrays import np
+from agent3.directory.choice import Choices
+from agent3.directory.meaning import encode_agent, load_encoder
 from agent3.errors import Agent3Error
 from agent3.model import Agent, Capability, Question
 from agent3.schema.compiler import compiled
 from agent3.sentences import Ask, Forbidden, Reading, Understood, find_prohibition, free_text, read
-from agent3.sentences.lexicon import Language, detect_language
+from agent3.sentences.lexicon import Language, detect_language, is_telling
 from agent3.sentences.questions import ask_for, refuse
 from agent3.sentences.tokens import LONGEST
 
@@ -74,13 +76,12 @@ async def choose_here(agent: Agent, offered: Sequence[Capability], message: str)
     """``Directory.choose`` for a website that is in no directory."""
 
     def find() -> Capability | None:
-        index = index_capabilities(offered)
-        found, encoder = choose(index, offered, message, time.time()), load_encoder()
-        if found is not None or encoder is None:
-            return found
-        vectors, whole = Vectors(encoder), Index({agent.id: agent})
-        vectors.put(whole.numbers_of(agent.id), encode_agent(encoder, agent))
-        return choose_by_meaning(vectors.fuse(message, whole.rank(message)), agent, offered, message)
+        encoder = load_encoder()
+        if encoder is None:
+            return Choices(offered).choose(offered, message, time.time())
+        shown = agent if len(offered) == len(agent.capabilities) else replace(agent, capabilities=tuple(offered))
+        vectors = encode_agent(encoder, shown).astype(np.float32) / 127
+        return Choices(offered, encoder, vectors).choose(offered, message, time.time())
 
     return await asyncio.to_thread(find)
 
@@ -104,6 +105,8 @@ async def understand(
         alone = await _understand_alone(text, agent, offered, choose, now)
         if not previous or isinstance(alone.reading, Forbidden):
             return alone
+        if isinstance(alone.reading, Ask):
+            alone = Meaning(alone.action, _with_language(alone.reading, _language_of(text, previous)))
         if isinstance(alone.reading, Understood) and not goes_on:
             return alone
         before = await understand_after(previous[-1][:LONGEST], previous[:-1])
@@ -117,7 +120,7 @@ async def understand(
             return Meaning(None, said)
         if not said.input and not goes_on:
             return alone  # it has nothing to do with what was said before
-        return _settle(before.action, {**before.input, **said.input}, said, detect_language(text))
+        return _settle(before.action, {**before.input, **said.input}, said, _language_of(text, previous))
 
     return await understand_after(text[:LONGEST], list(previous)[-_MOST_BACK:])
 
@@ -174,6 +177,16 @@ def _settle(action: Capability, given: dict[str, Any], said: Understood | Ask, l
     return Meaning(
         action, Ask(missing, left, {name: given[name] for name in given if name not in doubt}, doubt, language)
     )
+
+
+def _language_of(text: str, previous: Sequence[str]) -> Language:
+    """The language of a sentence; of one that is too short to tell, that of those before it."""
+    told = [one for one in (text, *reversed(previous)) if is_telling(one)]
+    return detect_language(told[0] if told else text)
+
+
+def _with_language(asked: Ask, language: Language) -> Ask:
+    return asked if asked.language == language else Ask(asked.missing, asked.left, asked.input, asked.doubt, language)
 
 
 def is_follow_up(text: str) -> bool:

