@@ -237,7 +237,7 @@ def test_the_promises_are_the_ones_that_are_kept() -> None:
 
     page = (DOCS / "architecture.md").read_text("utf-8")
     assert said(sections(page, "##")["The order of the steps"]) == said(sys.modules["agent3.calls.order"].__doc__ or "")
-    assert len(said(page)) == 14
+    assert len(said(page)) == 15
 
 
 def test_the_rooms_are_the_ones_that_exist() -> None:

@@ -8,6 +8,7 @@ from typing import Any
 
 import pytest
 
+from agent3.calls.approvals import APPROVE
 from agent3.calls.order import ORDER, Chain
 from agent3.errors import Conflict
 from agent3.model import (
@@ -23,12 +24,13 @@ from agent3.model import (
     Outcome,
     Part,
     Price,
+    Principal,
     Question,
     Route,
     StandIn,
     text_of,
 )
-from agent3.settings import Budget, Calls, Limits, PriceRule, Rule, Settings
+from agent3.settings import ApprovalRule, Budget, Calls, Limits, PriceRule, Rule, Settings
 from tests.support.rig import (
     CLIENT,
     DONE,
@@ -49,6 +51,7 @@ from tests.support.rig import (
 Promise = Callable[[Order], Coroutine[Any, Any, None]]
 
 IDEMPOTENT = Hints(idempotent=True)
+FORM_OF_ONE = {"type": "object", "properties": {"amount": {"type": "number"}}, "required": ["amount"]}
 ONE_CALL = Limits(per_minute=0.001, burst=1)
 
 
@@ -268,6 +271,26 @@ async def cancellation_arrives_and_a_pause_is_cancelled_by_a_turn(order: Order) 
         assert rows == [(1, "start", "needs"), (2, "cancel", "canceled")]
 
 
+async def only_what_is_valid_is_put_up_for_approval_and_nothing_is_sent_before(order: Order) -> None:
+    rules = (ApprovalRule(capability="do"),)
+    target = Script(DONE)
+    settings = Settings(calls=QUICK, limits=UNLIMITED, approvals=rules)
+    async with rig(target, order=order, settings=settings, input_schema=FORM_OF_ONE) as it:
+        refused = await it.call(input={"amount": "much"})
+        assert isinstance(refused, Failed)
+        assert refused.code == "invalid_input"
+        asked = await it.call(input={"amount": 1})
+        assert isinstance(asked, Needs)
+        assert not target.calls
+        assert asked.job is not None
+        rows = await it.database.all("SELECT id FROM approvals")
+        assert len(rows) == 1
+        chief = Principal("chief", scopes=frozenset({APPROVE}))
+        await it.core.parts.approvals.decide(chief, rows[0]["id"], approve=True)
+        assert isinstance(await it.runner.wait(CLIENT, asked.job, 60), Done)
+        assert len(target.calls) == 1
+
+
 PROMISES: dict[int, tuple[Promise, list[Order]]] = {
     1: (
         denied_is_recorded_but_neither_charged_nor_sent,
@@ -291,6 +314,10 @@ PROMISES: dict[int, tuple[Promise, list[Order]]] = {
     14: (
         cancellation_arrives_and_a_pause_is_cancelled_by_a_turn,
         [],  # the park is inside all steps, wherever these stand
+    ),
+    15: (
+        only_what_is_valid_is_put_up_for_approval_and_nothing_is_sent_before,
+        [moved("approval", before="validate"), moved("approval", after="route_secrets")],
     ),
 }
 BROKEN = [(number, order) for number, (_, orders) in PROMISES.items() for order in orders]

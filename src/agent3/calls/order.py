@@ -99,7 +99,7 @@ class Chain:
         self._park = parts.park
         self._budgets = parts.budgets
         self.steps = tuple(step(parts) for step in (ORDER if order is None else order))
-        self._access = parts.access
+        self._arguments = next((step for step in self.steps if isinstance(step, Arguments)), None)
         self._approval = next((step for step in self.steps if isinstance(step, Approval)), None)
         self._limit = next((step for step in self.steps if isinstance(step, Limit)), None)
         self._compiled: dict[tuple[Any, ...], tuple[Agent | None, Capability, Handler]] = {}
@@ -185,7 +185,7 @@ class Chain:
     async def charge_as(self, call: Call, capability: Capability) -> Failed | None:
         """Charge a running call as one of another capability of its agent; the refusal, if it is one."""
         waits = self._approval is not None and self._approval.approvals.match(call.principal, call.agent, capability)
-        if waits or self._access.looks_at_arguments(call.principal, call.agent, capability.name, capability.routes):
+        if waits or (self._arguments is not None and self._arguments.matter(call.principal, call.agent, capability)):
             # It runs already, so that nothing could be asked or judged any more.
             what = "needs somebody's approval" if waits else "is allowed with some arguments only"
             text = f"{call.agent}.{capability.name} {what}. Call it by its name, with its arguments."

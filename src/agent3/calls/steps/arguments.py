@@ -8,7 +8,7 @@ from agent3.calls.approvals import find_request
 from agent3.calls.outcomes import failed_by
 from agent3.calls.step import Aim, Entered, Parts, Step
 from agent3.errors import AccessError
-from agent3.model import Call
+from agent3.model import Call, Capability, Principal
 
 __all__ = ["Arguments"]
 
@@ -24,8 +24,11 @@ class Arguments(Step):
     def idle(self, aim: Aim) -> bool:
         if aim.entry not in ("start", "answer"):
             return True
-        agent = aim.agent.id if aim.agent else ""
-        return not self._access.looks_at_arguments(aim.principal, agent, aim.capability.name, aim.capability.routes)
+        return not self.matter(aim.principal, aim.agent.id if aim.agent else "", aim.capability)
+
+    def matter(self, principal: Principal, agent: str, capability: Capability) -> bool:
+        """Whether what a caller may do with a capability depends on its arguments."""
+        return self._access.looks_at_arguments(principal, agent, capability.name, capability.routes)
 
     def enter(self, call: Call) -> Entered:
         waited = find_request(call.state) if call.entry == "answer" else None
