@@ -55,6 +55,13 @@ class Server(Struct, frozen=True, forbid_unknown_fields=True):
     """The port to listen on; 0 takes a free one."""
     grpc_port: int | None = None
     """The port for A2A over gRPC, which needs the extra ``grpc``; 0 takes a free one."""
+    tls_certificate: str = ""
+    """A file with the certificate of this gateway and its chain (PEM): HTTP and gRPC then speak TLS, 1.2 at least. Its
+    files are read again when they change."""
+    tls_key: str = ""
+    """A file with the private key of the certificate (PEM); if empty, it stands in the file of the certificate."""
+    tls_client_ca: str = ""
+    """A file with the authority of client certificates (PEM): clients may then show one in place of a key, over HTTP."""
     sign_cards: bool = True
     """Whether agent cards are signed. The public keys are at ``/.well-known/jwks.json``."""
     card_key: str = ""
@@ -286,6 +293,8 @@ class Client(Struct, frozen=True, forbid_unknown_fields=True):
     """``env:NAME``, or ``sha256:HEX`` of the key that it sends as ``Authorization: Bearer …`` or ``X-API-Key``."""
     scopes: tuple[str, ...] = ()
     """Scopes that rules can require."""
+    certificate: str = ""
+    """The client certificate by which it is known: ``sha256:HEX`` of it, or ``subject:NAME``, its common name."""
     signing: str = ""
     """``env:NAME`` of the secret with which it signs its requests, instead of a key or in addition to it."""
     require_signature: bool = False

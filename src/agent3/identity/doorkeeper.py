@@ -21,6 +21,7 @@ from starlette.types import ASGIApp, Message, Receive, Scope, Send
 from agent3.env import REAL, Env
 from agent3.errors import Agent3Error, SetupError, Unauthenticated
 from agent3.identity.access_tokens import TokenVerifier
+from agent3.identity.certificates import CERTIFICATE, PeerCertificate
 from agent3.identity.clients import StoredClients
 from agent3.identity.nonces import Nonces
 from agent3.identity.signed_requests import ACCEPT, Key, Request, Verifier, secret_bytes
@@ -88,8 +89,14 @@ class Doorkeeper:
                 "  agent3 client add me\nor set server.local_key, or remove the name."
             )
         for client in settings.clients:
-            if not client.key and not client.signing:
-                raise SetupError(f'clients: {client.id!r} needs key = "env:NAME", signing = "env:NAME", or both.')
+            if not client.key and not client.signing and not client.certificate:
+                raise SetupError(
+                    f'clients: {client.id!r} needs key = "env:NAME", signing = "env:NAME", or a certificate.'
+                )
+            if client.certificate and not settings.server.tls_client_ca:
+                raise SetupError(
+                    f"clients: the certificate of {client.id!r} needs server.tls_client_ca to be judged by."
+                )
             if client.require_signature and not client.signing:
                 raise SetupError(
                     f'clients: {client.id!r} must sign and has nothing to sign with. Add signing = "env:NAME".'
@@ -107,11 +114,14 @@ class Doorkeeper:
         self._must_sign = {client.id for client in settings.clients if client.require_signature}
         # Found by their hashes, in a dict that is seeded anew in every process: the time it takes tells nothing.
         self._clients: dict[bytes, Principal] = {}
+        self._certificates: dict[str, Principal] = {}
         if settings.server.local_key:
             self._clients[_local_digest(Path(settings.server.local_key).expanduser())] = LOCAL
         self.signing: list[Key] = []
         for client in settings.clients:
             principal = Principal(client.id, "client", frozenset(client.scopes))
+            if client.certificate:
+                self._certificates[_certificate_name(client)] = principal
             if client.key:
                 self._clients[_key_digest(client, environment)] = principal
             if client.signing:
@@ -167,7 +177,7 @@ class Doorkeeper:
         if isinstance(signed, Agent3Error):
             raise self._refusal(scope, signed)
         key = _key(scope.get("headers", ()))
-        found = self._match(hashlib.sha256(key).digest()) if key else None
+        found = self._match(hashlib.sha256(key).digest()) if key else self._by_certificate(scope)
         if found is None:
             raise self._refusal(scope, Unauthenticated(f"{'Unknown key' if key else 'No key'}. {self._how}"))
         if found.id in self._must_sign:
@@ -177,13 +187,20 @@ class Doorkeeper:
 
     def has_credential(self, scope: MutableMapping[str, Any]) -> bool:
         """Whether a scope shows anything to know its caller by. One that does not is no failed attempt."""
-        return SIGNED in scope or bool(_key(scope.get("headers", ())))
+        return SIGNED in scope or CERTIFICATE in scope or bool(_key(scope.get("headers", ())))
 
     def _refusal(self, scope: MutableMapping[str, Any], error: Agent3Error) -> Agent3Error:
         if isinstance(error, Unauthenticated) and not scope.get(_COUNTED):
             scope[_COUNTED] = True
             self._metrics.mcp_auth_failures.inc()
         return error
+
+    def _by_certificate(self, scope: MutableMapping[str, Any]) -> Principal | None:
+        shown = scope.get(CERTIFICATE)
+        if not isinstance(shown, PeerCertificate):
+            return None
+        by_print = self._certificates.get(f"sha256:{shown.fingerprint}")
+        return by_print or (self._certificates.get(f"subject:{shown.subject}") if shown.subject else None)
 
     def _match(self, digest: bytes) -> Principal | None:
         return self._clients.get(digest) or (self._stored.find(digest) if self._stored is not None else None)
@@ -222,6 +239,17 @@ def _local_digest(path: Path) -> bytes:
     if len(key) < 16:
         raise SetupError(f"server.local_key: the key in {path} must have at least 16 characters.")
     return hashlib.sha256(key.encode()).digest()
+
+
+def _certificate_name(client: Client) -> str:
+    kind, _, rest = client.certificate.partition(":")
+    if kind == "sha256" and re.fullmatch("[0-9a-f]{64}", digits := rest.replace(":", "").lower()):
+        return f"sha256:{digits}"
+    if kind == "subject" and rest.strip():
+        return f"subject:{rest.strip()}"
+    raise SetupError(
+        f"clients: the certificate of {client.id!r} must be sha256:HEX with 64 digits, or subject:NAME."
+    )
 
 
 def _key_digest(client: Client, environment: Mapping[str, str]) -> bytes:

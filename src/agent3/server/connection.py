@@ -19,6 +19,7 @@ from uvicorn.protocols.http.httptools_impl import HttpToolsProtocol, RequestResp
 from agent3.calls.coroutines import Left
 from agent3.connections import BUSY, GuardedConnection, Pool
 from agent3.gateway.lanes import Guest, Lane, Reply
+from agent3.identity.certificates import CERTIFICATE, PeerCertificate, read_peer
 from agent3.observe.logs import get as logger
 from agent3.server.compression import choose_encoding, pack
 
@@ -184,6 +185,15 @@ class _Connection(GuardedConnection):
     _is_last = False
     _scope_extras: MutableMapping[str, Any] | None = None
 
+    _certificate: PeerCertificate | None = None
+    """What the client of this connection proved to be. Requests of such a connection are not answered by their head
+    alone: on another connection the same bytes may be somebody else's."""
+
+    def connection_made(self, transport: Any) -> None:
+        super().connection_made(transport)
+        if transport.get_extra_info("ssl_object") is not None:
+            self._certificate = read_peer(transport)
+
     def connection_lost(self, exc: Exception | None) -> None:
         if self._direct is not None:
             self._queued = b""
@@ -200,7 +210,12 @@ class _Connection(GuardedConnection):
             self._queued += data
             if len(self._queued) > _MAX_BODY:
                 self.flow.pause_reading()
-        elif not self._is_between or self._is_answering() or not self._answer_directly(data):
+        elif (
+            not self._is_between
+            or self._is_answering()
+            or self._certificate is not None
+            or not self._answer_directly(data)
+        ):
             self._parse(data)
 
     def _parse(self, data: bytes) -> None:
@@ -228,6 +243,9 @@ class _Connection(GuardedConnection):
     def _start_asgi_task(self, cycle: RequestResponseCycle, app: Any) -> None:
         self._current = cycle
         raw, self._raw = self._raw, None
+        if self._certificate is not None:
+            raw = None
+            cast("Scope", cycle.scope)[CERTIFICATE] = self._certificate
         if not self._may_answer(cycle) or self._route(cycle, app):
             return
         scope = cast("Scope", cycle.scope)

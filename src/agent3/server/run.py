@@ -26,6 +26,7 @@ from agent3.client.announcement import announce, withdraw
 from agent3.connections import GuardedConnection, Pool
 from agent3.errors import SetupError
 from agent3.gateway.protocol import Listening
+from agent3.identity.certificates import ListenerCertificate
 from agent3.identity.doorkeeper import Doorkeeper
 from agent3.observe import logs
 from agent3.observe.loop_watch import TICK_SECONDS, LoopWatch
@@ -160,8 +161,15 @@ async def _open(
             http=connections,
             ws="none",
         )
+        certificate = ListenerCertificate.find(settings.server)
+        if certificate is not None:
+            config.load()
+            config.ssl = certificate.context
+            following = asyncio.create_task(certificate.follow(), name="certificate")
+            stack.callback(following.cancel)
         host, port = listener.getsockname()[:2]
-        url = f"http://[{host}]:{port}" if ":" in host else f"http://{host}:{port}"
+        scheme = "http" if certificate is None else "https"
+        url = f"{scheme}://[{host}]:{port}" if ":" in host else f"{scheme}://{host}:{port}"
         ports = await doors.listen(url)
         for open_port in ports:
             stack.push_async_callback(open_port.aclose)

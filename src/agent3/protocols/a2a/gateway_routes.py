@@ -23,6 +23,7 @@ from agent3.errors import Agent3Error, AgentNotFound, RateLimited, Unauthenticat
 from agent3.gateway.http import error_response
 from agent3.gateway.lanes import HungUp, Reply
 from agent3.gateway.protocol import Services
+from agent3.identity.certificates import ListenerCertificate
 from agent3.model import Principal
 from agent3.protocols.a2a import grpc
 from agent3.protocols.a2a.cards.signatures import SigningKeys
@@ -162,7 +163,8 @@ class A2ADoors:
             return self._endpoint
 
         how = self._services.settings.server
-        return await grpc.listen(endpoint, how.host, port, url + BASE, judge, shared=how.workers > 0)
+        certificate = ListenerCertificate.find(how)
+        return await grpc.listen(endpoint, how.host, port, url + BASE, judge, certificate, shared=how.workers > 0)
 
     def routes(self) -> list[Route]:
         """The same for requests that come by way of the app around, as those of web pages do."""

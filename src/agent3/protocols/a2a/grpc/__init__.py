@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING, Any
 from agent3.errors import MissingExtra
 
 if TYPE_CHECKING:
+    from agent3.identity.certificates import ListenerCertificate
     from agent3.protocols.a2a.door.endpoint import A2AEndpoint
     from agent3.protocols.a2a.grpc.channel import GrpcChannel
     from agent3.protocols.a2a.grpc.server import GrpcDoor, Judge
@@ -27,19 +28,20 @@ async def listen(
     port: int,
     address: str,
     judge: Judge | None = None,
+    certificate: ListenerCertificate | None = None,
     *,
     shared: bool = False,
 ) -> GrpcDoor:
     """A door for an endpoint on a port, where 0 takes a free one; close it with ``aclose``. MissingExtra, SetupError.
 
-    ``address`` is the endpoint's own over HTTP, for cards. ``judge`` sees a call before it is asked who calls. With ``shared``
-    other processes may serve the same port.
+    ``address`` is the endpoint's own over HTTP, for cards. ``judge`` sees a call before it is asked who calls. With a
+    ``certificate`` it speaks TLS. With ``shared`` other processes may serve the same port.
     """
     try:
         from agent3.protocols.a2a.grpc.server import GrpcDoor
     except ImportError as error:
         raise _as_missing_extra(error) from None
-    door = GrpcDoor(endpoint, address, judge)
+    door = GrpcDoor(endpoint, address, judge, certificate)
     await door.start(host, port, shared=shared)
     return door
 

@@ -18,6 +18,7 @@ import grpc.aio
 from starlette.types import Scope
 
 from agent3.errors import Agent3Error, SetupError, Unauthenticated
+from agent3.identity.certificates import ListenerCertificate
 from agent3.model import Principal
 from agent3.observe.logs import get as logger
 from agent3.protocols.a2a.door.dispatch import Dispatcher
@@ -51,8 +52,15 @@ class GrpcDoor:
 
     name = "gRPC"
 
-    def __init__(self, endpoint: Callable[[], Awaitable[A2AEndpoint]], address: str, judge: Judge | None = None):
+    def __init__(
+        self,
+        endpoint: Callable[[], Awaitable[A2AEndpoint]],
+        address: str,
+        judge: Judge | None = None,
+        certificate: ListenerCertificate | None = None,
+    ):
         self._endpoint = endpoint
+        self._certificate = certificate
         self._address = urlsplit(address)
         self._judge = judge
         self._running: set[asyncio.Task[Any]] = set()
@@ -62,7 +70,10 @@ class GrpcDoor:
     async def start(self, host: str, port: int, *, shared: bool = False) -> None:
         """Listen, and say so in the cards. SetupError where the port is taken, unless by others that share it."""
         endpoint = await self._endpoint()
-        options = [("grpc.max_receive_message_length", endpoint.dispatcher.limits.body), ("grpc.so_reuseport", int(shared))]
+        options = [
+            ("grpc.max_receive_message_length", endpoint.dispatcher.limits.body),
+            ("grpc.so_reuseport", int(shared)),
+        ]
         server = grpc.aio.server(options=options, maximum_concurrent_rpcs=_MOST_CALLS)
         for codec in GRPCS.values():
             handlers: dict[str, Any] = {
@@ -74,7 +85,10 @@ class GrpcDoor:
             server.add_generic_rpc_handlers((grpc.method_handlers_generic_handler(codec.service, handlers),))
         where = f"[{host}]:{port}" if ":" in host else f"{host}:{port}"
         try:
-            self.port = server.add_insecure_port(where)
+            if self._certificate is None:
+                self.port = server.add_insecure_port(where)
+            else:
+                self.port = server.add_secure_port(where, _credentials(self._certificate))
         except RuntimeError:
             await server.stop(None)
             raise SetupError(f"gRPC cannot listen on {where}. Choose another port; 0 takes a free one.") from None
@@ -207,3 +221,17 @@ async def _send_extensions(exchange: Exchange, dispatcher: Dispatcher, context: 
 
 async def _no_asgi(*_: Any) -> Any:
     raise RuntimeError("gRPC reads and answers by itself, not by ASGI")
+
+
+def _credentials(certificate: ListenerCertificate) -> grpc.ServerCredentials:
+    """What gRPC answers with: the files as they are when a connection comes."""
+
+    def read() -> Any:
+        try:
+            return grpc.ssl_server_certificate_configuration([certificate.read_pair()])
+        except OSError:
+            return None  # it goes on with what it had
+
+    return grpc.dynamic_ssl_server_credentials(
+        grpc.ssl_server_certificate_configuration([certificate.read_pair()]), read, require_client_authentication=False
+    )

@@ -1,0 +1,211 @@
+"""Listeners with TLS: what they refuse, a certificate that changes, and clients that are known by theirs."""
+
+from __future__ import annotations
+
+import asyncio
+import datetime
+import hashlib
+import json
+import ssl
+import urllib.error
+import urllib.request
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import pytest
+from cryptography import x509
+from cryptography.hazmat.primitives import hashes, serialization
+from cryptography.hazmat.primitives.asymmetric import ec
+from cryptography.x509.oid import NameOID
+
+from agent3.errors import SetupError
+from agent3.identity.certificates import ListenerCertificate
+from agent3.server.run import InBackground
+from agent3.settings import Client, Server, Settings, Storage
+
+
+class Authority:
+    """Issues certificates into files."""
+
+    def __init__(self, folder: Path, name: str = "Test CA"):
+        self.folder = folder
+        self.key = ec.generate_private_key(ec.SECP256R1())
+        self.name = x509.Name([x509.NameAttribute(NameOID.COMMON_NAME, name)])
+        certificate = self._sign(self.name, self.key, x509.BasicConstraints(ca=True, path_length=None))
+        self.file = folder / f"{name.replace(' ', '')}.pem"
+        self.file.write_bytes(certificate.public_bytes(serialization.Encoding.PEM))
+
+    def _sign(self, name: x509.Name, key: ec.EllipticCurvePrivateKey, basic: x509.BasicConstraints) -> x509.Certificate:
+        now = datetime.datetime.now(datetime.UTC)
+        san = x509.SubjectAlternativeName([x509.DNSName("localhost")])
+        builder = (
+            x509.CertificateBuilder()
+            .subject_name(name)
+            .issuer_name(self.name)
+            .public_key(key.public_key())
+            .serial_number(x509.random_serial_number())
+            .not_valid_before(now - datetime.timedelta(days=1))
+            .not_valid_after(now + datetime.timedelta(days=2))
+            .add_extension(basic, critical=True)
+            .add_extension(san, critical=False)
+        )
+        return builder.sign(self.key, hashes.SHA256())
+
+    def issue(self, name: str, file: str = "") -> tuple[Path, str]:
+        """A certificate with its key in one file, and the fingerprint of it."""
+        key = ec.generate_private_key(ec.SECP256R1())
+        subject = x509.Name([x509.NameAttribute(NameOID.COMMON_NAME, name)])
+        certificate = self._sign(subject, key, x509.BasicConstraints(ca=False, path_length=None))
+        path = self.folder / f"{file or name}.pem"
+        plain = serialization.NoEncryption()
+        form = serialization.PrivateFormat.PKCS8
+        text = certificate.public_bytes(serialization.Encoding.PEM)
+        path.write_bytes(text + key.private_bytes(serialization.Encoding.PEM, form, plain))
+        return path, hashlib.sha256(certificate.public_bytes(serialization.Encoding.DER)).hexdigest()
+
+
+def settings(certificate: Path, **more: Any) -> Settings:
+    server = Server(port=0, tls_certificate=str(certificate), tls_client_ca=str(more.pop("ca", "")))
+    return Settings(server=server, storage=Storage(url="sqlite://"), **more)
+
+
+def context(authority: Authority, shown: Path | None = None) -> ssl.SSLContext:
+    made = ssl.create_default_context(cafile=str(authority.file))
+    made.check_hostname = False
+    if shown is not None:
+        made.load_cert_chain(shown)
+    return made
+
+
+def get(url: str, tls: ssl.SSLContext, path: str = "/v1/agents", **headers: str) -> tuple[int, dict[str, Any]]:
+    request = urllib.request.Request(url + path, headers=headers)
+    try:
+        with urllib.request.urlopen(request, timeout=60, context=tls) as answer:
+            return answer.status, json.loads(answer.read())
+    except urllib.error.HTTPError as error:
+        return error.code, json.loads(error.read())
+
+
+def test_the_gateway_speaks_tls_and_nothing_older_than_1_2(tmp_path: Path) -> None:
+    authority = Authority(tmp_path)
+    certificate, _ = authority.issue("localhost")
+    with InBackground(settings(certificate)) as url:
+        assert url.startswith("https://")
+        tls = context(authority)
+        assert get(url, tls)[0] == 200
+        assert get(url, tls, "/healthz")[0] == 200
+        old = context(authority)
+        old.minimum_version = ssl.TLSVersion.MINIMUM_SUPPORTED
+        old.set_ciphers("ALL:@SECLEVEL=0")
+        with pytest.warns(DeprecationWarning):
+            old.maximum_version = ssl.TLSVersion.TLSv1_1
+        with pytest.raises(urllib.error.URLError, match=r"(?i)protocol|alert|version|handshake|EOF|reset"):
+            get(url, old)
+        with pytest.raises((urllib.error.URLError, OSError, ValueError)):
+            get(url.replace("https:", "http:"), tls)
+
+
+def test_a_changed_certificate_is_taken_and_a_broken_one_is_not(tmp_path: Path) -> None:
+    authority = Authority(tmp_path)
+    path, first = authority.issue("localhost")
+    certificate = ListenerCertificate(Server(tls_certificate=str(path)))
+
+    def served() -> str:
+        """The fingerprint of what a handshake gets, without a socket."""
+        mine, theirs = (ssl.MemoryBIO(), ssl.MemoryBIO()), (ssl.MemoryBIO(), ssl.MemoryBIO())
+        client = context(authority).wrap_bio(theirs[0], theirs[1])
+        server = certificate.context.wrap_bio(mine[0], mine[1], server_side=True)
+        steps: list[Callable[[], None]] = [client.do_handshake, server.do_handshake]
+        for _ in range(10):
+            for step in steps:
+                try:
+                    step()
+                except ssl.SSLWantReadError:
+                    pass
+                mine[0].write(theirs[1].read())
+                theirs[0].write(mine[1].read())
+        shown = client.getpeercert(binary_form=True)
+        assert shown
+        return hashlib.sha256(shown).hexdigest()
+
+    assert served() == first
+    assert not certificate.reload()
+    _, second = authority.issue("localhost")
+    assert certificate.reload()
+    assert served() == second != first
+    path.write_text("not a certificate")
+    assert not certificate.reload()
+    assert served() == second
+    _, third = authority.issue("localhost")
+    assert certificate.reload()
+    assert served() == third
+
+
+def test_a_client_is_known_by_its_certificate_and_a_stranger_is_not(tmp_path: Path) -> None:
+    authority = Authority(tmp_path)
+    certificate, _ = authority.issue("localhost")
+    robot, fingerprint = authority.issue("robot")
+    clerk, _ = authority.issue("clerk")
+    nobody, _ = authority.issue("nobody")
+    forged, _ = Authority(tmp_path, "Other CA").issue("clerk", "forged")
+    clients = (
+        Client("machine", certificate=f"sha256:{fingerprint}"),
+        Client("person", certificate="subject:clerk"),
+        Client("keyed", key=f"sha256:{hashlib.sha256(b'a-very-long-key-of-it').hexdigest()}"),
+    )
+    with InBackground(settings(certificate, ca=authority.file, clients=clients)) as url:
+        for shown in (robot, clerk):
+            for _ in range(2):
+                assert get(url, context(authority, shown))[0] == 200
+        status, body = get(url, context(authority))
+        assert status == 401
+        assert get(url, context(authority, nobody))[0] == 401
+        # Whoever shows another authority's certificate is not let in at all.
+        with pytest.raises((urllib.error.URLError, OSError)):
+            get(url, context(authority, forged))
+        # A key says who it is, and a wrong one is no identity, whatever certificate stands beside it.
+        assert get(url, context(authority, robot), Authorization="Bearer a-very-long-key-of-it")[0] == 200
+        assert get(url, context(authority, robot), Authorization="Bearer something-else-entirely")[0] == 401
+        assert "Bearer" in body["error"]["message"]
+        assert fingerprint not in json.dumps(body)
+
+
+@pytest.mark.parametrize(
+    ("server", "client", "says"),
+    [
+        (Server(tls_key="x.pem"), None, "need server.tls_certificate"),
+        (Server(tls_certificate="/nowhere/cert.pem"), None, "tls_certificate"),
+        (Server(), Client("a", certificate="subject:x"), "tls_client_ca"),
+        (Server(), Client("a"), "or a certificate"),
+    ],
+)
+def test_what_cannot_work_stops_the_start(server: Server, client: Client | None, says: str) -> None:
+    clients = (client,) if client is not None else ()
+    made = Settings(server=server, storage=Storage(url="sqlite://"), clients=clients)
+    with pytest.raises(SetupError, match=says), InBackground(made):
+        pass
+
+
+def test_grpc_speaks_tls_too(tmp_path: Path) -> None:
+    grpc = pytest.importorskip("grpc")
+    from agent3.protocols.a2a.grpc.server import _credentials
+
+    authority = Authority(tmp_path)
+    path, _ = authority.issue("localhost")
+
+    async def story() -> None:
+        server = grpc.aio.server()
+        port = server.add_secure_port(
+            "127.0.0.1:0", _credentials(ListenerCertificate(Server(tls_certificate=str(path))))
+        )
+        await server.start()
+        try:
+            trusted = grpc.ssl_channel_credentials(authority.file.read_bytes())
+            name = (("grpc.ssl_target_name_override", "localhost"),)
+            async with grpc.aio.secure_channel(f"127.0.0.1:{port}", trusted, options=name) as channel:
+                await asyncio.wait_for(channel.channel_ready(), 60)
+        finally:
+            await server.stop(None)
+
+    asyncio.run(story())
