@@ -98,7 +98,7 @@ def test_the_gateway_speaks_tls_and_nothing_older_than_1_2(tmp_path: Path) -> No
         old = context(authority)
         old.minimum_version = ssl.TLSVersion.MINIMUM_SUPPORTED
         old.set_ciphers("ALL:@SECLEVEL=0")
-        with pytest.warns(DeprecationWarning):
+        with pytest.warns(DeprecationWarning, match="TLSv1_1"):
             old.maximum_version = ssl.TLSVersion.TLSv1_1
         with pytest.raises(urllib.error.URLError, match=r"(?i)protocol|alert|version|handshake|EOF|reset"):
             get(url, old)

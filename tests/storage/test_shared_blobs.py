@@ -44,7 +44,7 @@ class Store:
                 if self.command != "HEAD":
                     self.wfile.write(body)
 
-            do_GET = do_PUT = do_HEAD = do_DELETE = answer
+            do_GET = do_PUT = do_HEAD = do_DELETE = answer  # noqa: N815 - as they are called there
 
             def log_message(self, format: str, *args: object) -> None:  # noqa: A002
                 pass

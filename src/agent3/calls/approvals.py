@@ -131,6 +131,10 @@ class Approvals:
         text += f"It waits for {who}, at most {hours:.1f} hours (approval {request.id}), and then goes on by itself."
         return Needs((Question(QUESTION, text, by=who),), state=request.to_state())
 
+    def concerns(self, job: Job) -> bool:
+        """A job of which nobody waits for an answer has nothing to do with approvals."""
+        return False
+
     async def on_turn_end(self, tx: Transaction, job: Job) -> None:
         """Write down what a job waits for, in the transaction that ends its turn."""
         if not isinstance(job.outcome, Needs) or (request := find_request(job.state)) is None:

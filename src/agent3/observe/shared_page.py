@@ -57,9 +57,7 @@ def add(pages: Iterable[Page]) -> Page:
                     known[key] += value
     for family in whole.values():
         found = family.pop("at", {})
-        family["samples"] = [
-            [sample, [list(pair) for pair in labels], value] for (sample, labels), value in found.items()
-        ]
+        family["samples"] = [[sample, [list(pair) for pair in labels], value] for (sample, labels), value in found.items()]
     return whole
 
 

@@ -14,8 +14,8 @@ from agent3.sentences.announcements import CALLED, DETERMINERS, LEAD, Scene, row
 from agent3.sentences.compounds import compounds_at
 from agent3.sentences.lexicon import BROAD, is_phrase
 from agent3.sentences.slots import Kind, Slot
-from agent3.sentences.texts import is_form, is_name, is_taken, texts_at
 from agent3.sentences.tokens import Token
+from agent3.sentences.texts import is_form, is_name, is_taken, texts_at
 from agent3.sentences.values import Cue, Value, Words, values_at
 
 __all__ = ["Fill", "find_fills"]

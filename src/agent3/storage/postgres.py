@@ -371,7 +371,11 @@ class _LoopClient:
         try:
             yield
         finally:
-            tasks = [one.task for one in (*self._batchers.values(), *self._gatherers.values()) if one.task is not None]
+            tasks = [
+                one.task
+                for one in (*self._batchers.values(), *self._gatherers.values())
+                if one.task is not None
+            ]
             await asyncio.gather(*tasks, return_exceptions=True)
             for pool in (self._writers, self._singles, self._gathering, self._readers):
                 await pool.aclose()
