@@ -61,7 +61,7 @@ class Server(Struct, frozen=True, forbid_unknown_fields=True):
     tls_key: str = ""
     """A file with the private key of the certificate (PEM); if empty, it stands in the file of the certificate."""
     tls_client_ca: str = ""
-    """A file with the authority of client certificates (PEM): over HTTP, clients may then show one in place of a key."""
+    """A file with the authority of client certificates (PEM): over HTTP, clients may show one in place of a key."""
     sign_cards: bool = True
     """Whether agent cards are signed. The public keys are at ``/.well-known/jwks.json``."""
     card_key: str = ""
