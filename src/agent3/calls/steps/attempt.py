@@ -84,8 +84,7 @@ class Attempt(Step):
             level = logging.DEBUG if known else logging.ERROR
             # A traceback may quote what the function was given.
             told = None if find_sensitive(call.live.capability) is not None else error
-            kind = type(error).__name__
-            log.log(level, "%s/%s raised %s in call %s", call.agent, call.capability, kind, call.id, exc_info=told)
+            log.log(level, "%s/%s raised in call %s", call.agent, call.capability, call.id, exc_info=told)
             cleaned = clean_outcome(failed_by_any(error, call.agent))
             assert isinstance(cleaned, Failed)
             outcome = cleaned
