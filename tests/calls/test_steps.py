@@ -119,7 +119,7 @@ def sanitize(size: int) -> Around:
 
 
 def route_secrets(vault: OneSecret) -> Around:
-    return alone(RouteSecrets, vault=vault)
+    return alone(RouteSecrets, vault=vault, logins=None)
 
 
 _OF_CAPABILITY = {"input_schema", "output_schema", "cache_ttl", "version", "interactive", "price"}

@@ -719,6 +719,8 @@ def test_a_replay_is_refused_by_the_next_process_too(tmp_path: Path) -> None:
         host = {"Host": f"127.0.0.1:{port}", "Content-Type": "application/json"}
         headers = host | sign("POST", f"{first.url}/v1/call", CALL, key_id="desk", key=SECRET)
         assert first.ask("POST", "/v1/call", CALL, **headers).status == 200
+        with gateway(tmp_path, "--demo", config=config, DESK_SECRET=SECRET) as beside:
+            assert "used already" in refused(beside.ask("POST", "/v1/call", CALL, **headers))
     with gateway(tmp_path, "--demo", config=config, DESK_SECRET=SECRET) as second:
         again = second.ask("POST", "/v1/call", CALL, **headers)
         assert "used already" in refused(again)

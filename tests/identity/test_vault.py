@@ -227,7 +227,7 @@ async def test_with_a_master_key_everything_stored_is_encrypted(
     insert = "INSERT INTO a2a_replies (agent, message, body, at) VALUES ('a', ?, ?, 1000000000000.0)"
     for number in range(2):  # what the first process stored, the second reads
         async with build(settings, [echo]) as server:
-            asked = {"agent": "echo", "input": {"text": word}}
+            asked: dict[str, Any] = {"agent": "echo", "input": {"text": word}}
             done = await server.gateway.call(ME, CallRequest(capability="big", key="k1", **asked))
             assert isinstance(done, Done)
             artifact = next(part.artifact for part in done.parts if part.artifact is not None)

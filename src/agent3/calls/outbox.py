@@ -11,6 +11,7 @@ import asyncio
 from collections.abc import Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass
+from functools import partial
 from typing import Literal
 from urllib.parse import urlsplit
 
@@ -410,10 +411,13 @@ async def rewrap_waiting(database: Database, keys: Sequence[bytes], env: Env) ->
                 )
                 body = msgspec.json.encode(replace(delivery, sealed=sealed))
                 values = body, checksum(row["id"], row["context"], body), seq
-                changed = "UPDATE queue_messages SET body = ?, checksum = ? WHERE seq = ?"
-                done += await database.write(lambda tx, v=values, sql=changed: tx.run(sql, *v))
+                done += await database.write(partial(_put_back, values=values))
         if len(rows) < 100:
             return done
+
+
+async def _put_back(tx: Transaction, values: tuple[bytes, int, int]) -> int:
+    return await tx.run("UPDATE queue_messages SET body = ?, checksum = ? WHERE seq = ?", *values)
 
 
 def _place(owner: str, url: str) -> str:

@@ -18,7 +18,7 @@ from agent3.cli.output import confirm, make_console, make_table
 from agent3.env import REAL
 from agent3.errors import SetupError
 from agent3.identity.kept_secrets import KeptSecrets, VaultEntry, vault_reference
-from agent3.identity.key_rotation import rewrap_all
+from agent3.identity.key_rotation import Rewrapped, rewrap_all
 from agent3.identity.master_keys import MasterKeys
 from agent3.identity.secret_box import key_id
 from agent3.identity.secrets import EnvironmentVault
@@ -135,7 +135,7 @@ def rotate(*, options: DatabaseOptions = DatabaseOptions()) -> None:  # noqa: B0
                 "There is one master key only, so there is nothing to replace it with. Put a new one before it in "
                 f"{settings.storage.seal}, separated by a space, restart the gateways, and run this again."
             )
-        changed = 0
+        changed, found = 0, Rewrapped()
         for _ in range(_PASSES):  # a gateway may have sealed something with the old key a moment ago
             found = await rewrap_all(database, keys, REAL)
             waiting = await rewrap_waiting(database, keys, REAL)

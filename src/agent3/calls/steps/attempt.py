@@ -19,6 +19,7 @@ from agent3.model import Call, Done, Failed, Outcome, Working
 from agent3.observe.logs import get as logger
 from agent3.observe.metrics import Number
 from agent3.security.sanitize import clean_outcome
+from agent3.security.sensitive import find_sensitive
 
 __all__ = ["Attempt"]
 
@@ -81,7 +82,9 @@ class Attempt(Step):
             # An error of ours says all in its message; of any other only the stack says where it comes from.
             known = isinstance(error, (Agent3Error, TimeoutError))
             level = logging.DEBUG if known else logging.ERROR
-            log.log(level, "%s/%s raised in call %s", call.agent, call.capability, call.id, exc_info=error)
+            # A traceback may quote what the function was given.
+            told = None if find_sensitive(call.live.capability) is not None else error
+            log.log(level, "%s/%s raised in call %s", call.agent, call.capability, call.id, exc_info=told)
             cleaned = clean_outcome(failed_by_any(error, call.agent))
             assert isinstance(cleaned, Failed)
             outcome = cleaned
