@@ -1,8 +1,8 @@
 """Blobs that all machines of a gateway see without a shared folder: in their database, or in an S3-compatible store.
 
 Both keep a row for each blob, by the clock of the database: it tells when a blob was last put, so that one which is put
-again is not deleted at the same time. The requests to an object store are signed here (AWS Signature Version 4) and sent
-from threads.
+again is not deleted at the same time. The requests to an object store are signed here (AWS Signature Version 4) and
+sent from threads.
 """
 
 from __future__ import annotations

@@ -481,7 +481,12 @@ class Jobs:
 
         observers = (self._callbacks, *self._observers)
         gathers = self._database.dialect == "postgres"  # SQLite gathers whole works, and has no such statement
-        if not gathers or events or isinstance(outcome, Working) or any(one is not None and one.concerns(job) for one in observers):
+        if (
+            not gathers
+            or events
+            or isinstance(outcome, Working)
+            or any(one is not None and one.concerns(job) for one in observers)
+        ):
 
             async def work(tx: Transaction) -> Job:
                 return await self._end_turn(tx, job, outcome, route, answers, events, kept, written, attempted, bill)

@@ -32,8 +32,8 @@ async def listen(
 ) -> GrpcDoor:
     """A door for an endpoint on a port, where 0 takes a free one; close it with ``aclose``. MissingExtra, SetupError.
 
-    ``address`` is the endpoint's own over HTTP, for cards. ``judge`` sees a call before it is asked who calls. With ``shared``
-    other processes may serve the same port.
+    ``address`` is the endpoint's own over HTTP, for cards. ``judge`` sees a call before it is asked who calls. With
+    ``shared`` other processes may serve the same port.
     """
     try:
         from agent3.protocols.a2a.grpc.server import GrpcDoor

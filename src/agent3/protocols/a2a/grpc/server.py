@@ -62,7 +62,10 @@ class GrpcDoor:
     async def start(self, host: str, port: int, *, shared: bool = False) -> None:
         """Listen, and say so in the cards. SetupError where the port is taken, unless by others that share it."""
         endpoint = await self._endpoint()
-        options = [("grpc.max_receive_message_length", endpoint.dispatcher.limits.body), ("grpc.so_reuseport", int(shared))]
+        options = [
+            ("grpc.max_receive_message_length", endpoint.dispatcher.limits.body),
+            ("grpc.so_reuseport", int(shared)),
+        ]
         server = grpc.aio.server(options=options, maximum_concurrent_rpcs=_MOST_CALLS)
         for codec in GRPCS.values():
             handlers: dict[str, Any] = {
