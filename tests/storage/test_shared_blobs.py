@@ -174,7 +174,7 @@ def test_the_settings_choose(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) ->
         database = await open_database(":memory:", env=REAL)
         try:
             url = f"sqlite:///{tmp_path}/agent3.db"
-            settings = Settings(storage=Storage(artifacts=where, s3_endpoint=endpoint))
+            settings = Settings(storage=Storage(artifacts=where, object_endpoint=endpoint))
             assert blob_folder(settings, url) == tmp_path / ("elsewhere" if where.startswith("/") else "artifacts")
             return blob_store(settings, url, database)
         finally:
