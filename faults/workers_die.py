@@ -239,12 +239,8 @@ def judge(seen: _Seen, diary: list[str], kills: int) -> Result:
         (begun if what == "begin" else ended)[name] += 1
     faults = {
         "told_done_but_not_done": sum(what == "done" and not ended[name] for name, what in seen.told.items()),
-        "done_twice": sum(
-            count > 1 for name, count in begun.items() if seen.kinds.get(name) == "unrepeated"
-        ),
-        "jobs_lost": sum(
-            seen.told.get(name) not in ("done", "failed interrupted") for name in seen.jobs
-        ),
+        "done_twice": sum(count > 1 for name, count in begun.items() if seen.kinds.get(name) == "unrepeated"),
+        "jobs_lost": sum(seen.told.get(name) not in ("done", "failed interrupted") for name in seen.jobs),
         "repeatable_jobs_interrupted": sum(
             seen.told.get(name) != "done" for name in seen.jobs if seen.kinds[name] == "repeated"
         ),

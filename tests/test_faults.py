@@ -26,7 +26,10 @@ from faults import (
     graceful_stop,
     kill_gateway,
     overload,
+    overload_connections,
+    slow_everything,
     upgrade,
+    workers_die,
 )
 from faults._gateway import Told, asking
 from faults.registry import known
@@ -194,3 +197,39 @@ def test_an_outage_is_judged_by_what_was_done_and_told() -> None:
     assert seen([taken]) == {"turn_taken": 1, "keyed_without_an_end": 1}
     assert seen([_outage.Told("plain", "look", "x", 200, result='"x"')]) == {"told_done_and_not_done": 1}
     assert seen([_outage.Told("plain", "look", "x", 503, "storage_failed")]) == {"refused_without_a_time": 1}
+
+
+def test_the_judge_of_dying_workers_can_say_no() -> None:
+    def seen(**more: Any) -> workers_die._Seen:
+        good = {
+            "told": {"a": "done", "j": "done"},
+            "jobs": {"j": "job-1"},
+            "kinds": {"a": "unrepeated", "j": "repeated"},
+        }
+        return workers_die._Seen(**{**good, **more})
+
+    diary = ["1 begin a", "1 end a", "1 begin j", "2 begin j", "2 end j"]
+    assert workers_die.judge(seen(), diary, 1)["ok"]
+    assert workers_die.judge(seen(), diary[1:4], 1)["told_done_but_not_done"] == 1
+    assert workers_die.judge(seen(), [*diary, "2 begin a"], 1)["done_twice"] == 1
+    assert not workers_die.judge(seen(told={"a": "done", "j": "working"}), diary, 1)["ok"]
+    assert not workers_die.judge(seen(told={"a": "done", "j": "failed interrupted"}), diary, 1)["ok"]
+    assert not workers_die.judge(seen(refused=Counter({"503": 1})), diary, 1)["ok"]
+    assert not workers_die.judge(seen(broken=["x"] * 13), diary, 1)["ok"]
+    assert not workers_die.judge(seen(), diary, 0)["ok"]
+
+
+def test_the_judges_of_crowds_and_slowness_can_say_no() -> None:
+    patient = Told(200, {"result": "patient"}, 0.1)
+    probes = [(200, 0.01)] * 5
+    assert overload_connections.judge([patient], probes, patient)["ok"]
+    assert not overload_connections.judge([patient, BROKEN], probes, patient)["ok"]
+    assert not overload_connections.judge([patient], [*probes, (503, 0.01)], patient)["ok"]
+    assert not overload_connections.judge([patient], [(200, 0.2)] * 5, patient)["ok"]
+    assert not overload_connections.judge([patient] * 20 + [Told(503, {}, 0.1)], probes, patient)["ok"]
+    done, pages = Counter(["a", "j"]), [("/healthz 200", 0.01)]
+    assert slow_everything.judge({"a": GOOD}, {"j": "done"}, pages, GOOD, done)["ok"]
+    assert not slow_everything.judge({"a": GOOD}, {"j": "failed"}, pages, GOOD, done)["ok"]
+    assert not slow_everything.judge({"a": GOOD}, {}, pages, GOOD, Counter())["ok"]
+    assert not slow_everything.judge({"a": GOOD}, {}, pages, GOOD, Counter(["a", "a"]))["ok"]
+    assert not slow_everything.judge({"a": BROKEN}, {}, pages, GOOD, done)["ok"]

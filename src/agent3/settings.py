@@ -99,11 +99,11 @@ class Storage(Struct, frozen=True, forbid_unknown_fields=True):
     max_bytes: int = 4_294_967_296
     """Largest size of the embedded database: beyond it writes are refused, while reads and deletes go on."""
     artifacts: str = ""
-    """Where large results are: a folder, ``database``, or ``s3://BUCKET/PREFIX`` for any S3-compatible store, whose key is
-    in ``AWS_ACCESS_KEY_ID`` and ``AWS_SECRET_ACCESS_KEY``; if empty, the folder ``artifacts`` beside the database."""
-    s3_endpoint: str = ""
+    """Where large results are: a folder, ``database``, or ``s3://BUCKET/PREFIX`` for any S3-compatible store, with its
+    key in ``AWS_ACCESS_KEY_ID`` and ``AWS_SECRET_ACCESS_KEY``; if empty, a folder ``artifacts`` beside the database."""
+    object_endpoint: str = ""
     """The address of the S3-compatible store, such as ``https://minio.example.com``; if empty, that of AWS."""
-    s3_region: str = "us-east-1"
+    object_region: str = "us-east-1"
     """The region for which requests to it are signed."""
     seal: str = ""
     """The master key, which encrypts what is stored: ``env:NAME``, ``file:PATH`` (readable by its owner alone) or

@@ -92,7 +92,8 @@ def test_a_session_goes_on_when_its_worker_is_gone(workers: Workers) -> None:
     workers.wait_until("agent3_worker_restarts_total", restarts + 1)
     with httpx.Client(timeout=60) as client:
         answer = in_session(client, workers.url, session)
-        assert answer.status_code == 200 and '"isError":false' in answer.text
+        assert answer.status_code == 200
+        assert '"isError":false' in answer.text
         assert str(pid) not in answer.text
     with httpx.Client(timeout=60) as stranger:
         forged = session[:-4] + ("0000" if session[-4:] != "0000" else "1111")

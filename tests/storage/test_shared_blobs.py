@@ -44,7 +44,7 @@ class Store:
                 if self.command != "HEAD":
                     self.wfile.write(body)
 
-            do_GET = do_PUT = do_HEAD = do_DELETE = answer  # noqa: N815 - as they are called there
+            do_GET = do_PUT = do_HEAD = do_DELETE = answer
 
             def log_message(self, format: str, *args: object) -> None:  # noqa: A002
                 pass
@@ -96,6 +96,7 @@ def tell(url: str, make: Callable[[Database], BlobStore], story: Callable[[BlobS
 
 
 async def keeps_its_promises(blobs: BlobStore) -> None:
+    data, sha256 = b"", ""
     for data in (b"", b"hello", bytes(300_000)):
         sha256 = await blobs.put(data)
         assert sha256 == hashlib.sha256(data).hexdigest() == await blobs.put(data)
@@ -131,7 +132,7 @@ def test_damage_and_refusals_are_told(store: Store) -> None:
             await blobs.get(sha256)
 
     async def refused(blobs: BlobStore) -> None:
-        with pytest.raises(StorageError, match="403. Check its key"):
+        with pytest.raises(StorageError, match=r"403\. Check its key"):
             await blobs.put(b"hello")
 
     tell(":memory:", lambda database: ObjectBlobs(database, store.bucket), story)
@@ -169,11 +170,11 @@ def test_the_signature_is_that_of_the_published_example() -> None:
 
 
 def test_the_settings_choose(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    async def choose(where: str, **more: str) -> BlobStore:
+    async def choose(where: str, endpoint: str = "") -> BlobStore:
         database = await open_database(":memory:", env=REAL)
         try:
             url = f"sqlite:///{tmp_path}/agent3.db"
-            settings = Settings(storage=Storage(artifacts=where, **more))
+            settings = Settings(storage=Storage(artifacts=where, object_endpoint=endpoint))
             assert blob_folder(settings, url) == tmp_path / ("elsewhere" if where.startswith("/") else "artifacts")
             return blob_store(settings, url, database)
         finally:
@@ -190,4 +191,4 @@ def test_the_settings_choose(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) ->
     with pytest.raises(SetupError, match="names no bucket"):
         asyncio.run(choose("s3://"))
     with pytest.raises(SetupError, match="is no address"):
-        asyncio.run(choose("s3://bucket", s3_endpoint="minio"))
+        asyncio.run(choose("s3://bucket", "minio"))

@@ -299,7 +299,7 @@ def check_artifacts(settings: Settings) -> list[Check]:
     if settings.storage.artifacts:
         return [make_check("artifacts", "ok", f"in {settings.storage.artifacts}")]
     detail = f"in {data_folder() / 'artifacts'}, which gateways on other machines do not see"
-    remedy = "With more than one machine, set storage.artifacts to database, to s3://BUCKET, or to a folder that all of them share."
+    remedy = "With more than one machine, set storage.artifacts to database, s3://BUCKET or a folder that all share."
     return [make_check("artifacts", "warn", detail, remedy)]
 
 

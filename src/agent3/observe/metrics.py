@@ -276,7 +276,9 @@ class Metrics:
         self.a2a_references_dropped = count(
             "agent3_a2a_references_dropped_total", "Task ids in messages that are not the caller's, left out"
         )
-        self.a2a_queue_depth = level("a2a_message_queue_depth", "Current A2A message queue depth", "agent_id", shared=True)
+        self.a2a_queue_depth = level(
+            "a2a_message_queue_depth", "Current A2A message queue depth", "agent_id", shared=True
+        )
         self.nlweb_actions_executed = count(
             "nlweb_actions_total", "Total NLWeb actions executed", "action_type", "status"
         )
@@ -326,7 +328,11 @@ class Metrics:
             *("agent3_dead_letters_waiting", "Dead letters that have not been replayed", "place"), shared=True
         )
         self.dead_letters_oldest = level(
-            *("agent3_dead_letters_oldest_seconds", "Age of the oldest dead letter that has not been replayed", "place"),
+            *(
+                "agent3_dead_letters_oldest_seconds",
+                "Age of the oldest dead letter that has not been replayed",
+                "place",
+            ),
             shared=True,
         )
         self.dead_letters_dropped = count(

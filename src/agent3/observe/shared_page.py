@@ -57,7 +57,9 @@ def add(pages: Iterable[Page]) -> Page:
                     known[key] += value
     for family in whole.values():
         found = family.pop("at", {})
-        family["samples"] = [[sample, [list(pair) for pair in labels], value] for (sample, labels), value in found.items()]
+        family["samples"] = [
+            [sample, [list(pair) for pair in labels], value] for (sample, labels), value in found.items()
+        ]
     return whole
 
 
@@ -74,7 +76,7 @@ def render(page: Page) -> tuple[bytes, str]:
             for name, family in page.items():
                 made = Family(name, family["help"], family["kind"])
                 for sample, labels, value in family["samples"]:
-                    made.add_sample(sample, {key: text for key, text in labels}, value)
+                    made.add_sample(sample, dict(labels), value)
                 yield made
 
     registry = prometheus.CollectorRegistry(auto_describe=False)

@@ -24,7 +24,19 @@ from agent3.observe import shared_page
 from agent3.observe.logs import get as logger
 from agent3.observe.metrics import Metrics
 
-__all__ = ["BEAT", "BEAT_SECONDS", "COUNTS", "FAILED", "READY", "RETIRE", "STOP", "Peers", "read_page", "say", "write_page"]
+__all__ = [
+    "BEAT",
+    "BEAT_SECONDS",
+    "COUNTS",
+    "FAILED",
+    "READY",
+    "RETIRE",
+    "STOP",
+    "Peers",
+    "read_page",
+    "say",
+    "write_page",
+]
 
 log = logger("workers")
 
@@ -216,7 +228,5 @@ class Peers:
     def render(self) -> tuple[bytes, str]:
         """The page of all workers, those that have ended included: of this one as of now, of the others as written."""
         own = self.token + COUNTS
-        others: list[Any] = [
-            read_page(file) for file in sorted(self._folder.glob("*" + COUNTS)) if file.name != own
-        ]
+        others: list[Any] = [read_page(file) for file in sorted(self._folder.glob("*" + COUNTS)) if file.name != own]
         return shared_page.render(shared_page.add([shared_page.take(self._metrics), *others]))

@@ -365,7 +365,7 @@ def serve_worker(
                         return
 
             async def beat() -> None:
-                while not http.started:
+                while not http.started:  # noqa: ASYNC110 - uvicorn tells it in no other way
                     await asyncio.sleep(0.01)
                 await peers.open()
                 if greets:

@@ -120,7 +120,7 @@ def _folder() -> Iterator[Path]:
     where = Path(tempfile.mkdtemp(prefix="agent3-"))
     if len(str(where)) > 70:
         shutil.rmtree(where)
-        where = Path(tempfile.mkdtemp(prefix="agent3-", dir="/tmp"))  # noqa: S108 - made for this user alone
+        where = Path(tempfile.mkdtemp(prefix="agent3-", dir="/tmp"))
     try:
         yield where
     finally:
@@ -226,7 +226,7 @@ class _Supervisor:
     def _wait(self, awake: socket.socket) -> None:
         workers = self._workers()
         lines = {worker.line: worker for worker in workers}
-        watched = [awake, *lines, *(worker.process.sentinel for worker in workers)]
+        watched: list[socket.socket | int] = [awake, *lines, *(worker.process.sentinel for worker in workers)]
         for one in wait(watched, _TICK):
             if one is awake:
                 with suppress(BlockingIOError):
@@ -366,9 +366,7 @@ class _Supervisor:
         old, new = self.settings.server, settings.server
         if (old.host, old.port, old.workers) != (new.host, new.port, new.workers):
             log.warning("server.host, server.port and the number of workers change only with a restart")
-        kept = msgspec.structs.replace(
-            new, host=old.host, port=old.port, workers=old.workers, grpc_port=old.grpc_port
-        )
+        kept = msgspec.structs.replace(new, host=old.host, port=old.port, workers=old.workers, grpc_port=old.grpc_port)
         self.settings = msgspec.structs.replace(settings, server=kept)
         log.info("rolling %d workers", len(self.slots))
 

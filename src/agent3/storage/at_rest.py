@@ -89,6 +89,10 @@ class _Encrypted:
         row = await self._inner.statement(sql, *_close(self._cipher, params))
         return None if row is None else _open(self._cipher, row)
 
+    async def gather(self, sql: str, key: str, *params: object) -> Row | None:
+        row = await self._inner.gather(sql, key, *_close(self._cipher, params))
+        return None if row is None else _open(self._cipher, row)
+
     async def all(self, sql: str, *params: object) -> list[Row]:
         return [_open(self._cipher, row) for row in await self._inner.all(sql, *_close(self._cipher, params))]
 

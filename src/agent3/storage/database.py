@@ -90,8 +90,8 @@ class Database(Protocol):
     async def gather(self, sql: str, key: str, *params: object) -> Row | None:
         """Run one statement in one commit with those that others give meanwhile; return its row.
 
-        The statement returns at most one row, whose column ``id`` is ``key``. It is as ``calm`` as ``write`` can be, and
-        fails for itself alone.
+        The statement returns at most one row, whose column ``id`` is ``key``. It is as ``calm`` as ``write`` can be,
+        and fails for itself alone.
         """
 
     async def all(self, sql: str, *params: object) -> list[Row]:

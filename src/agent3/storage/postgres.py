@@ -371,11 +371,8 @@ class _LoopClient:
         try:
             yield
         finally:
-            tasks = [
-                one.task
-                for one in (*self._batchers.values(), *self._gatherers.values())
-                if one.task is not None
-            ]
+            tasks = [batcher.task for batcher in self._batchers.values() if batcher.task is not None]
+            tasks += [gatherer.task for gatherer in self._gatherers.values() if gatherer.task is not None]
             await asyncio.gather(*tasks, return_exceptions=True)
             for pool in (self._writers, self._singles, self._gathering, self._readers):
                 await pool.aclose()

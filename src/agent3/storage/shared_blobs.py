@@ -1,8 +1,8 @@
 """Blobs that all machines of a gateway see without a shared folder: in their database, or in an S3-compatible store.
 
 Both keep a row for each blob, by the clock of the database: it tells when a blob was last put, so that one which is put
-again is not deleted at the same time. The requests to an object store are signed here (AWS Signature Version 4) and sent
-from threads.
+again is not deleted at the same time. The requests to an object store are signed here (AWS Signature Version 4) and
+sent from threads.
 """
 
 from __future__ import annotations
@@ -111,7 +111,7 @@ class Bucket:
             raise SetupError("The object store needs a key: set AWS_ACCESS_KEY_ID and AWS_SECRET_ACCESS_KEY.")
         where = endpoint or f"https://s3.{region}.amazonaws.com"
         if urlsplit(where).scheme not in ("http", "https") or not urlsplit(where).hostname:
-            raise SetupError(f"storage.s3_endpoint is no address: {where!r}. Write https://HOST or http://HOST:PORT.")
+            raise SetupError(f"storage.object_endpoint is no address: {where!r}. Write https://HOST or http://HOST:PORT.")
         return cls(where.rstrip("/"), parts.netloc, parts.path.strip("/"), region, key_id, secret)
 
 

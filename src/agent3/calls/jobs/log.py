@@ -48,10 +48,7 @@ class JobLog:
         at = self._env.now() if now is None else now
         await tx.many(
             "INSERT INTO job_events (job, seq, turn, kind, body, at) VALUES (?, ?, ?, ?, ?, ?)",
-            [
-                (job_id, event.seq, event.turn, event.kind, self.encode_body(job_id, event), at)
-                for event in events
-            ],
+            [(job_id, event.seq, event.turn, event.kind, self.encode_body(job_id, event), at) for event in events],
         )
 
     async def read(self, job_id: str, after: int = 0, limit: int = 500) -> list[Line]:

@@ -340,7 +340,7 @@ def _outside_store(settings: Settings, url: str, database: Database) -> BlobStor
     how = settings.storage
     if how.artifacts.startswith("s3://"):
         key_id, secret = (os.environ.get(name, "") for name in ("AWS_ACCESS_KEY_ID", "AWS_SECRET_ACCESS_KEY"))
-        return ObjectBlobs(database, Bucket.of(how.artifacts, how.s3_endpoint, how.s3_region, key_id, secret))
+        return ObjectBlobs(database, Bucket.of(how.artifacts, how.object_endpoint, how.object_region, key_id, secret))
     return Blobs(blob_folder(settings, url))
 
 
