@@ -78,6 +78,7 @@ MODULES = (
     "page_exam",
     "queues",
     "schemas",
+    "security",
     "search",
     "sentences",
     "tokens",
