@@ -6,6 +6,7 @@ import asyncio
 import datetime
 import hashlib
 import json
+import socket
 import ssl
 import urllib.error
 import urllib.request
@@ -169,6 +170,35 @@ def test_a_client_is_known_by_its_certificate_and_a_stranger_is_not(tmp_path: Pa
         assert get(url, context(authority, robot), Authorization="Bearer something-else-entirely")[0] == 401
         assert "Bearer" in body["error"]["message"]
         assert fingerprint not in json.dumps(body)
+
+
+def test_what_was_answered_for_a_certificate_is_not_answered_for_the_same_head_without_it(tmp_path: Path) -> None:
+    authority = Authority(tmp_path)
+    certificate, _ = authority.issue("localhost")
+    clerk, _ = authority.issue("clerk")
+    clients = (Client("person", certificate="subject:clerk"),)
+    body = b'{"jsonrpc":"2.0","id":1,"method":"tools/list","params":{}}'
+    head = (
+        b"POST /mcp HTTP/1.1\r\nhost: localhost\r\ncontent-type: application/json\r\n"
+        b"accept: application/json, text/event-stream\r\nmcp-protocol-version: 2025-06-18\r\n"
+        b"content-length: %d\r\n\r\n" % len(body)
+    )
+
+    def ask(url: str, shown: Path | None) -> bytes:
+        port = int(url.rsplit(":", 1)[1])
+        with (
+            socket.create_connection(("localhost", port), 60) as plain,
+            context(authority, shown).wrap_socket(plain, server_hostname="localhost") as line,
+        ):
+            answers = b""
+            for _ in range(3):  # what the first one was, the next ones may be known by
+                line.sendall(head + body)
+                answers = line.recv(65_536)
+            return answers.split(b"\r\n", 1)[0]
+
+    with InBackground(settings(certificate, ca=authority.file, clients=clients)) as url:
+        assert b" 401 " not in ask(url, clerk)
+        assert b" 401 " in ask(url, None)
 
 
 @pytest.mark.parametrize(

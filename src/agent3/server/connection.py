@@ -250,7 +250,8 @@ class _Connection(GuardedConnection):
             self._parse(data)
 
     def _parse(self, data: bytes) -> None:
-        self._raw = data if self._is_between else None
+        # A certificate belongs to its connection: nothing is learned that would tell its bearer by the head alone.
+        self._raw = data if self._is_between and self._certificate is None else None
         super()._parse(data)
 
     def _on_timeout(self) -> None:
