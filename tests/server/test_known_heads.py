@@ -30,19 +30,19 @@ def learned(raw: bytes) -> KnownHeads[str]:
 @pytest.mark.parametrize("again", [b"hello", b"another", b"x" * 100_000, b"", b"\r\n\r\n"])
 def test_a_head_is_known_again_with_any_body(again: bytes) -> None:
     raw = request(again)
-    assert learned(request(b"hello")).find(raw) == ("alice", len(raw) - len(again), 0)
+    assert learned(request(b"hello")).find(raw) == ("alice", len(raw) - len(again), 0, None)
 
 
 @pytest.mark.parametrize("came", [0, 1, 4])
 def test_a_head_is_known_before_its_body_is_here(came: int) -> None:
     raw = request(b"hello")
-    assert learned(raw).find(raw[: len(raw) - 5 + came]) == ("alice", len(raw) - 5, 5 - came)
+    assert learned(raw).find(raw[: len(raw) - 5 + came]) == ("alice", len(raw) - 5, 5 - came, None)
 
 
 def test_a_name_in_small_letters_is_as_good() -> None:
     lines = [line.lower() if line.startswith(b"Content") else line for line in LINES]
     raw = request(b"hello!", lines=lines)
-    assert learned(request(b"hello", lines=lines)).find(raw) == ("alice", len(raw) - 6, 0)
+    assert learned(request(b"hello", lines=lines)).find(raw) == ("alice", len(raw) - 6, 0, None)
 
 
 def test_one_byte_makes_another_head() -> None:
@@ -119,13 +119,49 @@ def test_only_so_many_are_known_and_the_oldest_go() -> None:
         heads.learn(raw, headers(raw), number)
     assert len(heads) == 2
     assert heads.find(request(b"hello", b"X-Number: 00")) is None
-    assert heads.find(request(b"", b"X-Number: 20")) == (2, len(request(b"", b"X-Number: 20")), 0)
+    assert heads.find(request(b"", b"X-Number: 20")) == (2, len(request(b"", b"X-Number: 20")), 0, None)
 
 
 def test_a_head_that_is_learned_anew_is_not_mistaken_for_what_it_was() -> None:
     heads, raw, other = learned(request(b"hello")), request(b"hello"), request(b"hello", b"X-A: 1")
     heads.learn(other, headers(other), "bob")
     for _ in range(2):
-        assert (heads.find(raw), heads.find(other)) == (("alice", len(raw) - 5, 0), ("bob", len(other) - 5, 0))
+        assert heads.find(raw) == ("alice", len(raw) - 5, 0, None)
+        assert heads.find(other) == ("bob", len(other) - 5, 0, None)
     heads.learn(other, headers(other), "carol")
-    assert heads.find(other) == ("carol", len(other) - 5, 0)
+    assert heads.find(other) == ("carol", len(other) - 5, 0, None)
+
+
+def trace(number: int) -> bytes:
+    return b"00-%032x-%016x-01" % (number, number)
+
+
+@pytest.mark.parametrize("name", [b"traceparent", b"Traceparent"])
+@pytest.mark.parametrize("last", [True, False])
+def test_a_head_is_known_again_with_any_trace_and_without(name: bytes, last: bool) -> None:
+    def traced(number: int) -> bytes:
+        line = name + b": " + trace(number)
+        return request(b"hello", line) if last else request(b"hello", lines=[*LINES[:2], line, *LINES[2:]])
+
+    heads, plain = learned(traced(1)), request(b"hello")
+    for number in (1, 2, 3):
+        raw = traced(number)
+        assert heads.find(raw) == ("alice", len(raw) - 5, 0, trace(number))
+        assert heads.find(plain) == ("alice", len(plain) - 5, 0, None)
+
+
+@pytest.mark.parametrize(
+    "line",
+    [
+        b"traceparent: " + trace(2) + b"0",
+        b"traceparent: " + trace(0xAB).upper(),
+        b"traceparent: " + trace(2)[:-1],
+        b"traceparent:" + trace(2),
+        b"tracepar-nt: " + trace(2),
+        b"traceparent: " + trace(2) + b"\r\ntraceparent: " + trace(3),
+        b"traceparent: " + trace(2) + b"\r\nX-A: 1",
+    ],
+)
+def test_a_trace_that_is_not_as_usual_is_left_to_the_parser(line: bytes) -> None:
+    heads = learned(request(b"hello", b"traceparent: " + trace(1)))
+    assert heads.find(request(b"hello", line)) is None

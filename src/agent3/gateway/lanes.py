@@ -11,10 +11,12 @@ from typing import Any, Protocol
 from msgspec import Struct
 from starlette.types import Scope
 
-__all__ = ["Guest", "HungUp", "Lane", "Reply"]
+__all__ = ["TRACE", "Guest", "HungUp", "Lane", "Reply"]
 
 HungUp = Callable[[], Coroutine[Any, Any, Any]]
 """Returns when the client has hung up."""
+TRACE = "agent3.traceparent"
+"""The key in what a guest is told of the ``traceparent`` of a request, in bytes, where it has one."""
 
 
 class Reply(Struct, frozen=True):
@@ -25,7 +27,10 @@ class Reply(Struct, frozen=True):
 
 
 class Guest(Protocol):
-    """A client whose head of a request is known: what it says, and who it is, was found out once."""
+    """A client whose head of a request is known: what it says, and who it is, was found out once.
+
+    Its requests have that same head, but for the length of the body and the ``traceparent``: see ``TRACE``.
+    """
 
     @property
     def who(self) -> str:
@@ -42,4 +47,7 @@ class Lane(Protocol):
         """The answer; None for what is not regular, which then has to come by ASGI."""
 
     def guest(self, scope: Scope) -> Guest | None:
-        """The client that was answered just now, for further requests with the same head; None to look each time."""
+        """The client that was answered just now, for further requests with the same head; None to look each time.
+
+        The scope has no ``traceparent``, which differs from request to request.
+        """

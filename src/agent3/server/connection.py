@@ -8,6 +8,7 @@ declines goes to the parser and the app, as if nothing had been tried.
 from __future__ import annotations
 
 import asyncio
+import re
 from collections.abc import Callable, MutableMapping, Sequence
 from contextlib import suppress
 from typing import Any, Generic, TypeVar, cast
@@ -18,7 +19,7 @@ from uvicorn.protocols.http.httptools_impl import HttpToolsProtocol, RequestResp
 
 from agent3.calls.coroutines import Left
 from agent3.connections import BUSY, GuardedConnection, Pool
-from agent3.gateway.lanes import Guest, Lane, Reply
+from agent3.gateway.lanes import TRACE, Guest, Lane, Reply
 from agent3.identity.certificates import CERTIFICATE, PeerCertificate, read_peer
 from agent3.observe.logs import get as logger
 from agent3.server.compression import choose_encoding, pack
@@ -47,13 +48,16 @@ _MAX_LENGTH_DIGITS = 9
 _END_OF_HEAD = b"\r\n\r\n"
 _PARSED_EACH_TIME = frozenset({b"connection", b"content-encoding", b"expect", b"transfer-encoding", b"upgrade"})
 """Headers that decide how a request is read or answered, which is up to the parser each time."""
+_TRACE = re.compile(rb"00-[0-9a-f]{32}-[0-9a-f]{16}-[0-9a-f]{2}")
+_TRACE_LENGTH = 55
 
 
 class KnownHeads(Generic[T]):
     """What parser, doorkeeper and lane found out about the head of a request, by its bytes. The oldest go first.
 
-    Clients repeat their headers byte for byte on every request of a connection; only the length of the body differs,
-    so heads are compared without it. A head is learned only from a request that was parsed and answered.
+    Clients repeat their headers byte for byte on every request of a connection; only the length of the body and the
+    trace differ, so heads are compared without them. A head is learned only from a request that was parsed and
+    answered.
 
     Equal bytes are found by a dict, whose hash is seeded anew in every process: the time it takes reveals nothing about
     a key in them.
@@ -73,8 +77,9 @@ class KnownHeads(Generic[T]):
         self._known.clear()
         self._last = None
 
-    def find(self, data: bytes) -> tuple[T, int, int] | None:
-        """What is known of the head at the start of the data, where the body begins, and how much of it is missing.
+    def find(self, data: bytes) -> tuple[T, int, int, bytes | None] | None:
+        """What is known of the head at the start of the data, where the body begins, how much of it is missing, and
+        the ``traceparent`` of the head.
 
         None for an unknown head, and if more than one request has arrived.
         """
@@ -89,18 +94,22 @@ class KnownHeads(Generic[T]):
                     return None
                 body = stop + len(after)
                 missing = body + int(length) - len(data)
-                return (known, body, missing) if missing >= 0 else None
+                return (known, body, missing, None) if missing >= 0 else None
         return self._search(data)
 
-    def _search(self, data: bytes) -> tuple[T, int, int] | None:
+    def _search(self, data: bytes) -> tuple[T, int, int, bytes | None] | None:
         end = data.find(_END_OF_HEAD)
         start, stop = _find_length(data, end)
-        known = self._known.get(data[:start] + data[stop:end]) if start else None
-        if known is None or not data[start:stop].isdigit():
+        if not start or not data[start:stop].isdigit():
             return None
-        self._last = data[:start], data[stop : end + 4], known
+        head, trace = _split_trace(data[:start] + data[stop:end])
+        known = self._known.get(head)
+        if known is None:
+            return None
+        if trace is None:
+            self._last = data[:start], data[stop : end + 4], known
         missing = end + 4 + int(data[start:stop]) - len(data)
-        return (known, end + 4, missing) if missing >= 0 else None
+        return (known, end + 4, missing, trace) if missing >= 0 else None
 
     def learn(self, data: bytes, headers: Sequence[tuple[bytes, bytes]], known: T) -> None:
         """Remember what is known of the head at the start of the data, which a parser has read as these headers."""
@@ -116,7 +125,7 @@ class KnownHeads(Generic[T]):
             and (b"content-length", data[start:stop]) in headers
         ):
             self._last = None
-            self._known[data[:start] + data[stop:end]] = known
+            self._known[_split_trace(data[:start] + data[stop:end])[0]] = known
             if len(self._known) > self._limit:
                 del self._known[next(iter(self._known))]
 
@@ -132,11 +141,30 @@ def _find_length(data: bytes, end: int) -> tuple[int, int]:
     return (found + 18, stop) if stop - found - 18 <= _MAX_LENGTH_DIGITS else (0, 0)
 
 
+def _split_trace(head: bytes) -> tuple[bytes, bytes | None]:
+    """A head without its traceparent, and that; as it is where it has none, or one that is not as usual."""
+    found = head.find(b"\r\ntraceparent: ")
+    if found < 0 and (found := head.find(b"\r\nTraceparent: ")) < 0:
+        return head, None
+    value = head[found + 15 : found + 15 + _TRACE_LENGTH]
+    rest = head[found + 15 + _TRACE_LENGTH :]
+    if _TRACE.fullmatch(value) is None or (rest and not rest.startswith(b"\r\n")):
+        return head, None
+    return head[:found] + rest, value
+
+
 def _find_accepted(head: bytes) -> bytes | None:
     """The Accept-Encoding in the bytes of a known head, which has one line for each header."""
     lower = head.lower()
     found = lower.find(b"\r\naccept-encoding:")
     return lower[found + 18 : lower.find(b"\r\n", found + 18)].strip() if found >= 0 else None
+
+
+def _without_trace(scope: Scope) -> Scope:
+    """What is known of a head holds for all requests that differ from it in their trace only."""
+    if any(name == b"traceparent" for name, _ in scope["headers"]):
+        return {**scope, "headers": [pair for pair in scope["headers"] if pair[0] != b"traceparent"]}
+    return scope
 
 
 async def _pack(reply: Reply, accepted: bytes | None) -> tuple[Reply, str | None]:
@@ -291,7 +319,7 @@ class _Connection(GuardedConnection):
                 cycle.response_started = cycle.response_complete = True
                 cycle.message_event.set()
                 self.on_response_complete()
-                if raw is not None and cycle.keep_alive and (guest := lane.guest(scope)) is not None:
+                if raw is not None and cycle.keep_alive and (guest := lane.guest(_without_trace(scope))) is not None:
                     self.heads.learn(raw, scope["headers"], guest)
         except Left:
             return
@@ -332,7 +360,7 @@ class _Connection(GuardedConnection):
             return False
         if self._is_reserved:
             return False  # there is no room for it: the parser refuses it
-        guest, start, missing = found
+        guest, start, missing, trace = found
         self._idle_since = None
         if not missing:
             if (overload := self.pool.overload).is_on and not overload.enter(guest.who, len(self.tasks)):
@@ -342,7 +370,7 @@ class _Connection(GuardedConnection):
                 self.on_response_complete()
                 return True
             self._stop_timer()
-            self._direct = self.loop.create_task(self._run_direct(guest, data, start))
+            self._direct = self.loop.create_task(self._run_direct(guest, data, start, trace))
             self.tasks.add(self._direct)
         elif len(data) + missing > _MAX_BODY:
             return False
@@ -352,9 +380,9 @@ class _Connection(GuardedConnection):
                 self._timer = self.loop.call_later(min(_BODY_SECONDS, self.seconds), self._on_timeout)
         return True
 
-    async def _run_direct(self, guest: Guest, data: bytes, start: int) -> None:
+    async def _run_direct(self, guest: Guest, data: bytes, start: int, trace: bytes | None) -> None:
         """Answer the request, or pass it to the parser after all; then continue with what arrived meanwhile."""
-        extras: dict[str, Any] = {}
+        extras: dict[str, Any] = {} if trace is None else {TRACE: trace}
 
         async def hung_up() -> None:
             self._disconnected = self._disconnected or asyncio.Event()
@@ -385,6 +413,7 @@ class _Connection(GuardedConnection):
             self._write(reply, keep_alive=not self._is_last, encoding=encoding)
             self.on_response_complete()
         else:
+            extras.pop(TRACE, None)  # the parser reads it in the head
             self._scope_extras = extras or None
             self._parse(data)
             if self._is_last:

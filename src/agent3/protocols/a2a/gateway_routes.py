@@ -21,7 +21,7 @@ from agent3 import jsonrpc
 from agent3.definitions import AgentCard
 from agent3.errors import Agent3Error, AgentNotFound, RateLimited, Unauthenticated
 from agent3.gateway.http import error_response
-from agent3.gateway.lanes import HungUp, Reply
+from agent3.gateway.lanes import TRACE, HungUp, Reply
 from agent3.gateway.protocol import Services
 from agent3.identity.certificates import ListenerCertificate
 from agent3.model import Principal
@@ -290,7 +290,10 @@ class Guest:
         if not self._doors.within_limit(self._principal):
             return None
         scope[_PAID] = True
-        exchange = Exchange(scope, _unreachable, _unreachable, *self._place, self._headers)
+        headers = self._headers
+        if (trace := scope.get(TRACE)) is not None:
+            headers = headers._replace(traceparent=trace.decode("latin-1"))
+        exchange = Exchange(scope, _unreachable, _unreachable, *self._place, headers)
         answer = await self._doors.answer(exchange, self._principal, body)
         return Reply(answer) if answer is not None else None
 

@@ -64,6 +64,8 @@ class Flights:
     def __init__(self) -> None:
         self._flying: dict[Key, Flight] = {}
         self._in_table: OrderedDict[Key, None] = OrderedDict()
+        self._aliases: set[Key] | None = set()
+        """Owner and alias of the jobs of the table that have one; None when they are too many to remember."""
 
     @classmethod
     def of(cls, jobs: Jobs) -> Flights:
@@ -87,6 +89,17 @@ class Flights:
         self._in_table[key] = None
         if len(self._in_table) > _KEYS:
             self._in_table.popitem(last=False)
+
+    def may_have_alias(self, owner: str, alias: str) -> bool:
+        """Whether a job that was begun here, and is in the table, may have this alias."""
+        return self._aliases is None or (owner, alias) in self._aliases
+
+    def remember_alias(self, owner: str, alias: str) -> None:
+        """A job of the table has this alias, or will have it."""
+        if self._aliases is not None:
+            self._aliases.add((owner, alias))
+            if len(self._aliases) > _KEYS:  # unlike a message, a task that waits must be found for ever
+                self._aliases = None
 
     def flight(self, key: Key) -> Flight:
         """While a message is being answered, others of the same id wait for it."""

@@ -376,10 +376,18 @@ class Engine:
             return await self._find(caller, request.message.task_id)
         if request.task_alias is None:
             return None
+        if self._shelf is not None and not self._may_be_here(caller, request.task_alias):
+            return None
         try:
             return await self._find(caller, request.task_alias)
         except JobNotFound:
             return None
+
+    def _may_be_here(self, caller: Caller, alias: str) -> bool:
+        """Whether there may be a task of this alias, where no other process can have begun one."""
+        owner = caller.principal.id
+        assert self._shelf is not None
+        return self._shelf.get(owner, alias) is not None or self._flights.may_have_alias(owner, alias)
 
     # The first message of a task
 
@@ -442,7 +450,8 @@ class Engine:
             return await self._begin(caller, request, call, aim)
         # What may not be done twice is kept before it begins; anything else may be kept only when it has ended.
         repeatable = self._shelf is not None or may_repeat(aim.capability)
-        if repeatable and how.push is None and request.task_alias is None and not self._flights.in_table(key_of(call)):
+        may_have_alias = request.task_alias is None or self._shelf is not None
+        if repeatable and how.push is None and may_have_alias and not self._flights.in_table(key_of(call)):
             return await self._run_quickly(caller, call, aim)
         await self._expect(caller, request, call)
 
@@ -476,14 +485,19 @@ class Engine:
         """
         events: list[Event] = []
         with self._flights.flight(key_of(call)) as flight:
+
+            def opened(job: Job | None = None) -> None:
+                flight.opened()
+                self._remember_alias(call)
+
             who = GatewayCaller(caller.principal, self._door, events.append)
-            outcome = await self._gateway.start(who, call, (aim.agent, aim.capability), opened=flight.opened)
+            outcome = await self._gateway.start(who, call, (aim.agent, aim.capability), opened=opened)
             if isinstance(outcome, (Done, Failed)) and not flight.is_job and not is_refusal(outcome):
                 if self._shelf is not None:
                     return self._shelf.put(call, outcome, events, self._env.now())
-                flight.opened()
+                opened()
                 return await self._wait(caller, await self._jobs.ended.add(call, outcome, events))
-            flight.opened()
+            opened()
         return await self._settle(caller, call, outcome)
 
     async def _begin(self, caller: Caller, request: Send, call: Call, aim: Aim) -> Job:
@@ -522,12 +536,17 @@ class Engine:
     async def _expect(self, caller: Caller, request: Send, call: Call) -> None:
         """Store a push configuration before there is anything to push. A repeated message has stored it before."""
         self._flights.remember(key_of(call))
+        self._remember_alias(call)
         if (push := request.configuration.push) is not None and await self._jobs.find_by_key(call) is None:
             job = Job(
                 id=call.id, owner=caller.principal.id, status="working", turn=1, call=call, created=self._env.now()
             )
             snapshot = Projection(job, self._link).task()
             await self._pushes().create(job.owner, job.id, push, caller.generation, snapshot)
+
+    def _remember_alias(self, call: Call) -> None:
+        if (alias := call.meta.get(META_ALIAS)) is not None:
+            self._flights.remember_alias(call.principal.id, alias)
 
     # Further messages of a task
 

@@ -16,7 +16,7 @@ import msgspec
 from msgspec import Struct
 
 from agent3.calls.jobs import Job, JobFilter, Jobs, Line
-from agent3.calls.jobs.rows import META_KIND, KeyReused, Status, detail_of, digest_of, status_of
+from agent3.calls.jobs.rows import META_ALIAS, META_KIND, KeyReused, Status, detail_of, digest_of, status_of
 from agent3.model import Call, Done, Event, Failed, encode
 from agent3.protocols.a2a.door.in_flight import Key, key_of
 
@@ -32,6 +32,7 @@ class _Entry(Struct, frozen=True, gc=False):
     id: str
     owner: str
     key: str
+    alias: str | None
     kind: str | None
     agent: str
     context: str | None
@@ -67,6 +68,7 @@ class Shelf:
         self._size = 0
         self._entries: OrderedDict[str, _Entry] = OrderedDict()
         self._keys: dict[Key, str] = {}
+        self._aliases: dict[Key, str] = {}
         self._owned: dict[str, dict[str, None]] = {}
 
     @classmethod
@@ -106,8 +108,8 @@ class Shelf:
         return job
 
     def get(self, owner: str, task: str) -> Kept | None:
-        """A task of this owner, with its log."""
-        entry = self._entries.get(task)
+        """A task of this owner, by its id or alias, with its log."""
+        entry = self._entries.get(task) or self._entries.get(self._aliases.get((owner, task), ""))
         return _bodies.decode(entry.body) if entry is not None and entry.owner == owner else None
 
     def listed(self, owner: str, wanted: JobFilter, limit: int) -> tuple[list[Job], int]:
@@ -120,6 +122,8 @@ class Shelf:
     def _add(self, entry: _Entry) -> None:
         self._entries[entry.id] = entry
         self._keys[entry.owner, entry.key] = entry.id
+        if entry.alias is not None:
+            self._aliases.setdefault((entry.owner, entry.alias), entry.id)
         self._owned.setdefault(entry.owner, {})[entry.id] = None
         self._size += len(entry.body)
         while len(self._entries) > self._most or self._size > self._room:
@@ -129,6 +133,8 @@ class Shelf:
         name, entry = self._entries.popitem(last=False)
         self._size -= len(entry.body)
         del self._keys[entry.owner, entry.key]
+        if entry.alias is not None and self._aliases.get((entry.owner, entry.alias)) == name:
+            del self._aliases[entry.owner, entry.alias]
         owned = self._owned[entry.owner]
         del owned[name]
         if not owned:
@@ -142,6 +148,7 @@ def _entry(job: Job, lines: list[Line]) -> _Entry:
         job.id,
         job.owner,
         job.key or job.id,
+        call.meta.get(META_ALIAS),
         call.meta.get(META_KIND),
         call.agent,
         call.context,
