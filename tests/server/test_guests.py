@@ -80,9 +80,11 @@ class Talk:
         asked = modern_request("tools/call", {"name": tool, "arguments": {"dish": dish}})
         return self.ask(asked["json"], key=key, **asked["headers"], **headers)
 
-    def ask(self, body: Any, *, key: str = "", method: str = "POST", **headers: str) -> tuple[int, Any]:
+    def ask(
+        self, body: Any, *, key: str = "", method: str = "POST", at: str = "/mcp", **headers: str
+    ) -> tuple[int, Any]:
         given = {"Content-Type": "application/json", "Authorization": f"Bearer {key or self.key}", **headers}
-        self._connection.request(method, f"/agents/{self.agent}/mcp", json.dumps(body), given)
+        self._connection.request(method, f"/agents/{self.agent}{at}", json.dumps(body), given)
         answer = self._connection.getresponse()
         raw = answer.read()
         self.headers = answer.headers
@@ -340,3 +342,39 @@ def _answer(talk: Talk, **headers: str) -> tuple[int, list[str], Any]:
     status, body = talk.call(**headers)
     names = [name for name, _ in http.client.HTTPMessage.items(talk.headers)]
     return status, names, body
+
+
+@pytest.mark.parametrize("below", ["", "/message:send"])
+def test_each_request_of_a_guest_has_the_trace_that_it_brings(
+    shared: Hosted, monkeypatch: pytest.MonkeyPatch, below: str
+) -> None:
+    with talking(shared, monkeypatch) as talk:
+        traces = [f"{number:032x}" for number in range(0xA1, 0xA6)]
+        known = talk.known
+        for trace in traces:
+            said = {"messageId": trace, "role": "ROLE_USER", "parts": [{"data": {"dish": "soup"}}]}
+            sent = {"message": {**said, "metadata": {"skillId": "cook"}}}
+            body = sent if below else {"jsonrpc": "2.0", "id": 1, "method": "SendMessage", "params": sent}
+            headers = {"A2A-Version": "1.0", "traceparent": f"00-{trace}-{'b' * 16}-01"}
+            status, answer = talk.ask(body, at=f"/a2a{below}", **headers)
+            assert status == 200, answer
+            task = answer["task"] if below else answer["result"]["task"]
+            assert task["status"]["state"] == "TASK_STATE_COMPLETED"
+        assert talk.known > known
+        assert {row["trace"] for row in talk.rows()} >= set(traces)
+
+
+def test_a_refusal_over_rest_has_its_status_also_where_the_head_is_known(
+    shared: Hosted, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    with talking(shared, monkeypatch) as talk:
+        def send(message: Any, verb: str = "send") -> int:
+            return talk.ask({"message": message}, at=f"/a2a/message:{verb}", **{"A2A-Version": "1.0"})[0]
+
+        said = {"role": "ROLE_USER", "parts": [{"data": {"dish": "soup"}}], "metadata": {"skillId": "cook"}}
+        known = talk.known
+        assert [send({**said, "messageId": f"m{number}"}) for number in range(3)] == [200] * 3
+        assert talk.known > known
+        assert send({**said, "messageId": "m0", "parts": [{"data": {"dish": "cake"}}]}) == 409
+        assert send({}) == 400
+        assert send(said, "sing") == 404

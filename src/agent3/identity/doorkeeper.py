@@ -34,7 +34,7 @@ from agent3.settings import Client, Server, Settings
 from agent3.storage import Database
 from agent3.storage.audit import ACTOR
 
-__all__ = ["Doorkeeper", "KnownCallers", "SignedRequests", "is_loopback"]
+__all__ = ["KNOWN", "Doorkeeper", "KnownCallers", "SignedRequests", "is_loopback"]
 
 log = logger("auth")
 
@@ -47,6 +47,8 @@ _FORWARDED = (
     "The operator adds clients with agent3 client add, or sets server.local_key."
 )
 _COUNTED = "agent3.refused"
+KNOWN = "agent3.known_caller"
+"""The key in a scope of who was found to call, and what SIGNED was then."""
 _HOW = "Send a key as 'Authorization: Bearer KEY' or 'X-API-Key: KEY'; the operator makes one with agent3 client add."
 
 
@@ -161,7 +163,14 @@ class Doorkeeper:
 
     def __call__(self, scope: MutableMapping[str, Any]) -> Principal:
         """The principal of an ASGI scope; Unauthenticated, counted once for a scope, when the caller is unknown."""
-        principal = self._identify(scope)
+        signed, known = scope.get(SIGNED), scope.get(KNOWN)
+        # Several layers ask for the caller of one request.
+        principal: Principal
+        if known is not None and known[0] is signed:
+            principal = known[1]
+        else:
+            principal = self._identify(scope)
+            scope[KNOWN] = (signed, principal)
         ACTOR.set(principal.id)
         return principal
 
@@ -187,7 +196,8 @@ class Doorkeeper:
 
     def has_credential(self, scope: MutableMapping[str, Any]) -> bool:
         """Whether a scope shows anything to know its caller by. One that does not is no failed attempt."""
-        return SIGNED in scope or CERTIFICATE in scope or bool(_key(scope.get("headers", ())))
+        shown = SIGNED in scope or KNOWN in scope or CERTIFICATE in scope
+        return shown or bool(_key(scope.get("headers", ())))
 
     def _refusal(self, scope: MutableMapping[str, Any], error: Agent3Error) -> Agent3Error:
         if isinstance(error, Unauthenticated) and not scope.get(_COUNTED):

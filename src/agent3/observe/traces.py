@@ -86,7 +86,7 @@ def parse(traceparent: str | None, tracestate: str | None = None) -> TraceContex
     if version == "ff" or (version == "00" and rest) or not int(trace_id, 16) or not int(span_id, 16):
         return None
     known = _KNOWN_FLAGS if version == "00" else _SAMPLED
-    return TraceContext(trace_id, span_id, int(flags, 16) & known, _parse_state(tracestate))
+    return TraceContext(trace_id, span_id, int(flags, 16) & known, _parse_state(tracestate) if tracestate else "")
 
 
 here: ContextVar[TraceContext | None] = ContextVar("agent3_span", default=None)

@@ -245,7 +245,9 @@ class Doors:
         await self._judge(end)(scope, receive, send)
 
     def _find_refusal(self, scope: Scope) -> Agent3Error | None:
-        headers = {name: value.decode("latin-1") for name, value in scope["headers"]}
+        headers: dict[bytes, str] = {
+            name: value.decode("latin-1") for name, value in scope["headers"] if name in _CHECKED_HEADERS
+        }
         host = headers.get(b"host", "").lower()
         name = host.rsplit(":", 1)[0] if not host.endswith("]") else host
         if not self._open and name not in self._hosts and host not in self._hosts:
@@ -256,6 +258,9 @@ class Doors:
                 f"Pages of {origin[:100]!r} may not call this gateway. Add it to server.allowed_origins."
             )
         return None
+
+
+_CHECKED_HEADERS = frozenset({b"host", b"origin"})
 
 
 def _identify(doorkeeper: Doorkeeper, scope: Scope) -> str | None:

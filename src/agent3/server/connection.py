@@ -21,6 +21,7 @@ from agent3.calls.coroutines import Left
 from agent3.connections import BUSY, GuardedConnection, Pool
 from agent3.gateway.lanes import TRACE, Guest, Lane, Reply
 from agent3.identity.certificates import CERTIFICATE, PeerCertificate, read_peer
+from agent3.identity.doorkeeper import KNOWN
 from agent3.observe.logs import get as logger
 from agent3.server.compression import choose_encoding, pack
 
@@ -160,11 +161,13 @@ def _find_accepted(head: bytes) -> bytes | None:
     return lower[found + 18 : lower.find(b"\r\n", found + 18)].strip() if found >= 0 else None
 
 
-def _without_trace(scope: Scope) -> Scope:
-    """What is known of a head holds for all requests that differ from it in their trace only."""
-    if any(name == b"traceparent" for name, _ in scope["headers"]):
-        return {**scope, "headers": [pair for pair in scope["headers"] if pair[0] != b"traceparent"]}
-    return scope
+def _for_guest(scope: Scope) -> Scope:
+    """What of a request holds for all others of its head: not its trace, and not who was found to call by then.
+
+    A key may have been revoked while the request was answered, and is looked at again.
+    """
+    headers = [pair for pair in scope["headers"] if pair[0] != b"traceparent"]
+    return {**{name: value for name, value in scope.items() if name != KNOWN}, "headers": headers}
 
 
 async def _pack(reply: Reply, accepted: bytes | None) -> tuple[Reply, str | None]:
@@ -319,7 +322,7 @@ class _Connection(GuardedConnection):
                 cycle.response_started = cycle.response_complete = True
                 cycle.message_event.set()
                 self.on_response_complete()
-                if raw is not None and cycle.keep_alive and (guest := lane.guest(_without_trace(scope))) is not None:
+                if raw is not None and cycle.keep_alive and (guest := lane.guest(_for_guest(scope))) is not None:
                     self.heads.learn(raw, scope["headers"], guest)
         except Left:
             return

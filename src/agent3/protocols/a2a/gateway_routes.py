@@ -134,13 +134,19 @@ class A2ADoors:
 
     def guest(self, scope: Scope) -> Guest | None:
         """The client that sends these headers, for further requests too; None where each must come by ASGI."""
-        place = find_place(scope["path"])
-        if place is None or scope["path"].rstrip("/") != place.base:
+        path: str = scope["path"]
+        place = find_place(path)
+        if place is None:
             return None
+        below = path[len(place.base) :]
+        if below in ("", "/"):
+            below = ""
+        elif not path.startswith(place.base) or scope["query_string"] or scope.get("raw_path") != path.encode():
+            return None  # of REST, only what needs no decoding
         if any(name == b"origin" or name.startswith(b"x-forwarded-") for name, _ in scope["headers"]):
             return None  # a page, or a proxy that says who calls: the app around judges both
         try:
-            return Guest(self, place, read_headers(scope), self._services.doorkeeper(scope))
+            return Guest(self, place, below, read_headers(scope), self._services.doorkeeper(scope))
         except Agent3Error:
             return None
 
@@ -152,9 +158,9 @@ class A2ADoors:
             return False
         return True
 
-    def answer(self, exchange: Exchange, principal: Principal, body: bytes) -> Awaitable[bytes | None]:
-        """What the endpoint says to a regular request."""
-        return self._endpoint.reply(exchange, principal, body)
+    def answer(self, exchange: Exchange, principal: Principal, below: str, body: bytes) -> Awaitable[bytes | None]:
+        """What the endpoint says to a regular request at this path below its address."""
+        return self._endpoint.reply(exchange, principal, below, body)
 
     async def speak_grpc(self, port: int, url: str, judge: Callable[[Scope], Awaitable[None]]) -> GrpcDoor:
         """Speak gRPC too, on a port of its own, beside the gateway at ``url``; MissingExtra, SetupError."""
@@ -272,11 +278,12 @@ def _bare(name: str) -> str:
 class Guest:
     """A client that was let in, and comes again with the same headers."""
 
-    __slots__ = ("_doors", "_headers", "_place", "_principal")
+    __slots__ = ("_below", "_doors", "_headers", "_place", "_principal")
 
-    def __init__(self, doors: A2ADoors, place: Place, headers: RequestHeaders, principal: Principal):
+    def __init__(self, doors: A2ADoors, place: Place, below: str, headers: RequestHeaders, principal: Principal):
         self._doors = doors
         self._place = place
+        self._below = below
         self._headers = headers
         self._principal = principal
 
@@ -294,7 +301,7 @@ class Guest:
         if (trace := scope.get(TRACE)) is not None:
             headers = headers._replace(traceparent=trace.decode("latin-1"))
         exchange = Exchange(scope, _unreachable, _unreachable, *self._place, headers)
-        answer = await self._doors.answer(exchange, self._principal, body)
+        answer = await self._doors.answer(exchange, self._principal, self._below, body)
         return Reply(answer) if answer is not None else None
 
 

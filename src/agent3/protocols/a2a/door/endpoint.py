@@ -129,12 +129,14 @@ class A2AEndpoint:
             below = raw.partition(b"?")[0].decode("latin-1").split("/", base.count("/") + 1)[-1]
             await self._rest.serve(exchange, f"/{below}")
 
-    def reply(self, exchange: Exchange, principal: Principal, body: bytes) -> Awaitable[bytes | None]:
-        """The answer to a POST at the address itself without ASGI, of a known caller; None where that cannot be.
+    def reply(self, exchange: Exchange, principal: Principal, below: str, body: bytes) -> Awaitable[bytes | None]:
+        """The answer to a POST below the address without ASGI, of a known caller; None where that cannot be.
 
-        Then ``serve`` answers it, with the scope as this left it.
+        ``below`` is empty for one at the address itself. Otherwise ``serve`` answers, with the scope as this left it.
         """
-        return self._rpc.reply(exchange, principal, body)
+        if not below:
+            return self._rpc.reply(exchange, principal, body)
+        return self._rest.reply(exchange, principal, _MOVED.get(below, below), body)
 
     def grpc_at(self, port: int) -> None:
         """Say in the cards that gRPC is at this port of the same host."""

@@ -123,6 +123,13 @@ class Routes:
             for route in self.routes
         ]
 
+        # Paths without a place in them, such as that of a message, are found without trying all patterns.
+        self._plain = {
+            (route.http, route.path): self._search(route.http, route.path).route
+            for route in self.routes
+            if "{" not in route.path
+        }
+
     def find(self, request: Request) -> Route | None:
         """The first route of a request; None for one that has none."""
         operation = (type(request), getattr(request, "stream", False))
@@ -134,6 +141,11 @@ class Routes:
         MethodNotFound where no route has the path, MethodNotAllowed with ``data["allow"]`` where one has it for another
         method. Of two readings of a path the one without a tenant holds.
         """
+        if (route := self._plain.get((http, path))) is not None:
+            return Match(route, {})
+        return self._search(http, path)
+
+    def _search(self, http: str, path: str) -> Match:
         found = [(match, route) for pattern, route in self._patterns if (match := pattern.fullmatch(path))]
         if not found:
             raise MethodNotFound(f"Nothing is served at {path[:200]!r}. The agent's card says what is.")
