@@ -63,14 +63,16 @@ class RateLimiter:
         """Take a token. 0.0 when there was one, else the seconds until there will be."""
         if self._rate <= 0:
             return 0.0
-        now = self._env.monotonic()
-        tokens, at = self._buckets.get(key, (self._burst, now))
-        tokens = min(self._burst, tokens + (now - at) * self._rate)
+        buckets, now = self._buckets, self._env.monotonic()
+        tokens, at = buckets.get(key, (self._burst, now))
+        tokens += (now - at) * self._rate
+        if tokens > self._burst:
+            tokens = self._burst
         taken = tokens >= 1.0
-        self._buckets[key] = (tokens - 1.0 if taken else tokens, now)
-        self._buckets.move_to_end(key)
-        if len(self._buckets) > self._max_keys:
-            self._buckets.popitem(last=False)
+        buckets[key] = (tokens - 1.0 if taken else tokens, now)
+        buckets.move_to_end(key)
+        if len(buckets) > self._max_keys:
+            buckets.popitem(last=False)
         return 0.0 if taken else (1.0 - tokens) / self._rate
 
     async def charge(self, key: str) -> float:
@@ -269,11 +271,13 @@ class FairShares:
     def leave(self, key: str, owner: str) -> None:
         """Give one back."""
         pair = (key, owner)
-        self._owned[pair] -= 1
-        self._total[key] -= 1
-        if not self._owned[pair]:
+        if mine := self._owned[pair] - 1:
+            self._owned[pair] = mine
+        else:
             del self._owned[pair]
-        if not self._total[key]:
+        if total := self._total[key] - 1:
+            self._total[key] = total
+        else:
             del self._total[key]
 
 

@@ -57,14 +57,11 @@ def outgoing(own: str) -> str:
     return ", ".join((*gateways, *_inside.get()))
 
 
-def inside() -> tuple[str, ...]:
-    """The marks of the calls that the current task is inside of, the outermost first."""
-    return _inside.get()
-
-
-def set_inside(marks: tuple[str, ...]) -> None:
-    """Set them for what the current task does from now on."""
-    _inside.set(marks)
+# Every call asks and sets them: the variable itself, without a frame around it.
+inside = _inside.get
+"""The marks of the calls that the current task is inside of, the outermost first."""
+set_inside = _inside.set
+"""Set them for what the current task does from now on."""
 
 
 def mark_of(gateway: str, agent: str, capability: str) -> str:

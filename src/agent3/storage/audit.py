@@ -175,19 +175,20 @@ class Segment:
 
     def link(self, rows: Sequence[Sequence[Any]]) -> list[tuple[Any, ...]]:
         """The rows as they are to be stored, with segment, sequence and link behind. It goes on only by ``advance``."""
-        number, sequence, link, fractions = self._number, self._sequence, self._link, self._fractions
-        linked = []
-        for row in rows:
-            hashed, stored = list(row), list(row)
-            for place in fractions:
-                if (value := row[place]) is not None:
-                    hashed[place] = text = f"{value:.15g}"
-                    stored[place] = float(text)
-            sequence += 1
-            link = link_row(link, number, sequence, hashed)
-            stored += (number, sequence, link)
-            linked.append(tuple(stored))
-        return linked
+        number, link = self._number, self._link
+        # By columns, since a step of the interpreter for each value of each row would cost more than all hashes.
+        hashed = list(zip(*rows, strict=True))
+        stored = list(hashed)
+        for place in self._fractions:
+            texts = tuple([None if value is None else f"{value:.15g}" for value in hashed[place]])
+            hashed[place] = texts
+            stored[place] = tuple([None if text is None else float(text) for text in texts])
+        sequences = range(self._sequence + 1, self._sequence + 1 + len(rows))
+        links = []
+        for sequence, values in zip(sequences, zip(*hashed, strict=True), strict=True):
+            link = link_row(link, number, sequence, values)
+            links.append(link)
+        return list(zip(*stored, [number] * len(rows), sequences, links, strict=True))
 
     def advance(self, linked: Sequence[tuple[Any, ...]], inserted: int) -> None:
         """Go on after rows that are stored; where fewer were inserted, some may not have been taken."""

@@ -83,11 +83,11 @@ class _Limit(Stage):
         self._payer = principal.id if principal.kind != "local" else None
 
     def enter(self, call: Call) -> Entered:
-        live = call.live
+        live, payer = call.live, self._payer
         # A job has paid before it was written down.
-        if not live.charged and (not self._free or (self._payer is not None and self._limiter.take(self._payer))):
+        if not live.charged and (not self._free or (payer is not None and self._limiter.take(payer))):
             return self._admit(call, paid=False)
-        if self._payer is not None and not self._shares.enter(call.agent, self._payer):
+        if payer is not None and not self._shares.enter(call.agent, payer):
             return self._refuse_share(call)
         if not self._ceiling.enter(call.agent):
             self._leave_share(call)
@@ -96,19 +96,20 @@ class _Limit(Stage):
         return call
 
     def leave(self, call: Call, outcome: Outcome) -> Left:
-        if call.live.admitted:
-            self._leave(call)
+        live = call.live
+        if live.admitted:
+            live.admitted = False
+            self._ceiling.leave(call.agent)
+            if self._payer is not None:
+                self._shares.leave(call.agent, self._payer)
         return outcome
 
     def fail(self, call: Call, error: BaseException) -> Left | BaseException:
         if call.live.admitted:
-            self._leave(call)
+            call.live.admitted = False
+            self._ceiling.leave(call.agent)
+            self._leave_share(call)
         return error
-
-    def _leave(self, call: Call) -> None:
-        call.live.admitted = False
-        self._ceiling.leave(call.agent)
-        self._leave_share(call)
 
     def _leave_share(self, call: Call) -> None:
         if self._payer is not None:
