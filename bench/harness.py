@@ -79,6 +79,7 @@ MODULES = (
     "page_exam",
     "queues",
     "schemas",
+    "security",
     "search",
     "sentences",
     "tokens",

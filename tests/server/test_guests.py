@@ -368,6 +368,7 @@ def test_a_refusal_over_rest_has_its_status_also_where_the_head_is_known(
     shared: Hosted, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     with talking(shared, monkeypatch) as talk:
+
         def send(message: Any, verb: str = "send") -> int:
             return talk.ask({"message": message}, at=f"/a2a/message:{verb}", **{"A2A-Version": "1.0"})[0]
 
