@@ -257,9 +257,7 @@ def _certificate_name(client: Client) -> str:
         return f"sha256:{digits}"
     if kind == "subject" and rest.strip():
         return f"subject:{rest.strip()}"
-    raise SetupError(
-        f"clients: the certificate of {client.id!r} must be sha256:HEX with 64 digits, or subject:NAME."
-    )
+    raise SetupError(f"clients: the certificate of {client.id!r} must be sha256:HEX with 64 digits, or subject:NAME.")
 
 
 def _key_digest(client: Client, environment: Mapping[str, str]) -> bytes:
