@@ -74,7 +74,9 @@ BRANCH = capability("create_branch", "Create a branch in a project", "project br
 CONTAINER = capability("run_container", "Run a container", "image", image="Image", detach=switch("In the background"))
 POLL = capability("create", "Create a poll", "question options", question="Question",
                   options={"type": "array", "items": {"type": "string"}, "description": "Choices"})  # fmt: skip
-PHONE = capability("update_phone", "Change the phone number of a contact", "name phone", name="Name", phone="New number")
+PHONE = capability(
+    "update_phone", "Change the phone number of a contact", "name phone", name="Name", phone="New number"
+)
 PRINT = capability("print_file", "Print a file", "path", path="Path")
 BUCKETS = capability("copy_object", "Copy an object", "source_bucket source_key target_bucket",
                      source_bucket="Bucket to copy from", source_key="Key of the object",

@@ -196,8 +196,8 @@ class Doorkeeper:
 
     def has_credential(self, scope: MutableMapping[str, Any]) -> bool:
         """Whether a scope shows anything to know its caller by. One that does not is no failed attempt."""
-        known = SIGNED in scope or KNOWN in scope or CERTIFICATE in scope
-        return known or bool(_key(scope.get("headers", ())))
+        shown = SIGNED in scope or KNOWN in scope or CERTIFICATE in scope
+        return shown or bool(_key(scope.get("headers", ())))
 
     def _refusal(self, scope: MutableMapping[str, Any], error: Agent3Error) -> Agent3Error:
         if isinstance(error, Unauthenticated) and not scope.get(_COUNTED):
@@ -257,9 +257,7 @@ def _certificate_name(client: Client) -> str:
         return f"sha256:{digits}"
     if kind == "subject" and rest.strip():
         return f"subject:{rest.strip()}"
-    raise SetupError(
-        f"clients: the certificate of {client.id!r} must be sha256:HEX with 64 digits, or subject:NAME."
-    )
+    raise SetupError(f"clients: the certificate of {client.id!r} must be sha256:HEX with 64 digits, or subject:NAME.")
 
 
 def _key_digest(client: Client, environment: Mapping[str, str]) -> bytes:

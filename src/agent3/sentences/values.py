@@ -71,8 +71,7 @@ _POSITIVE = frozenset("with con including as in only incluyendo solo y and en".s
 _OPPOSITES = {
     one: other
     for pair in "on off|enabled disabled|active inactive|open closed|locked unlocked|muted unmuted|public private"
-    "|visible hidden|online offline|paid unpaid|read unread"
-    .split("|")
+    "|visible hidden|online offline|paid unpaid|read unread".split("|")
     for one, other in (pair.split(), pair.split()[::-1])
 }
 """A switch is also said by its opposite: "off" where it is called "on", "private" where it is called "public"."""
