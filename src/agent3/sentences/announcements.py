@@ -157,6 +157,9 @@ class Scene:
         self.relative = bool(self.tokens) and any(
             token.means & _RELATIVE for token in self.tokens[self.verb : self.verb + 1]
         )
+        self.relative = self.relative or any(
+            token.plain in ("up", "down") for token in self.tokens[self.verb + 1 : self.verb + 6]
+        )
         """Whether the verb says by how much, not to what: "raise it by 5"."""
         self.english = is_english(sentence.text, self.tokens[self.verb].plain if self.tokens else "")
         """Then "a" is an article, and no preposition."""

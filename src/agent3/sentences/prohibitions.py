@@ -81,7 +81,7 @@ _INDIRECT = re.compile(
     r"|consulta|digas|verifica)\s+(?:me\s+)?(?:if|si)\b"
 )
 _ASKED = re.compile(
-    r"^\W*if it(?:'s| is) .{1,60}, what\b"
+    r"^\W*if it(?:'s| is) .{1,60}, what\b|^\W*si (?:en .{1,40} )?(?:son|es) .{1,60},\W*(?:que|cual|cuant)"
     r"|^\W*(?:what|which|how|que|cual|cuanto) (?:time|hour|hora|much|es|is|are)\b.*\b(?:when"
     r"|cuando)\b"
 )

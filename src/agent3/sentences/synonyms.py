@@ -1401,6 +1401,7 @@ below under por_debajo_de debajo
 meal meals comida comidas
 space plaza espacio sitio
 weather meteorologico meteorologica meteorologicos meteorologicas
+body descripcion description detalle detalles
 porch porche
 desk escritorio
 ceiling techo

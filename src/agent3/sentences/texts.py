@@ -42,7 +42,7 @@ _NOT_FIRST = EMPTY | TELLING | frozenset("se es son esta i do does did please po
 def texts_at(scene: Scene, begin: int, number: int, cue: Cue, *, item: bool = False) -> Iterator[Value]:
     """The values of a name, a place, an id or a text that begin here; ``item`` is for one of a list."""
     slot, token = scene.slots[number], scene.tokens[begin]
-    if token.shape == "mark":
+    if token.shape == "mark" and not (token.plain in "¿¡" and begin and scene.tokens[begin - 1].plain == ":"):
         return
     if token.shape == "quote":
         if slot.kind == "id" and " " in token.value:
