@@ -572,6 +572,8 @@ def _role(words: tuple[str, ...], kind: Kind, described: str) -> Role:
     if kind == "boolean":
         return ""
     joined = {"".join(words)}  # "check_in"
+    if kind in ("date", "datetime", "time") and said & {"first", "last"}:
+        return "from" if "first" in said else "to"
     if (said | joined) & _FROM or (kind in ("name", "id") and _STARTS_FROM.search(described)):
         return "from"
     if (said | joined) & _TO or (words == ("value",) and kind == "name"):

@@ -1402,6 +1402,7 @@ meal meals comida comidas
 space plaza espacio sitio
 weather meteorologico meteorologica meteorologicos meteorologicas
 body descripcion description detalle detalles
+order pedir encargar solicitar
 porch porche
 desk escritorio
 ceiling techo

@@ -430,6 +430,9 @@ def _ends_address(scene: Scene, index: int) -> bool:
     return after is None or after.shape == "mark" or after.plain in LEAD
 
 
+_STREETS = frozenset("street avenue road lane square boulevard calle avenida plaza paseo carretera st ave rd".split())
+
+
 def _proper_end(scene: Scene, begin: int, longest: int, *, numbers: bool = False) -> int:
     """Where a name with capital letters ends: "Santiago de Compostela", "10 Downing Street"."""
     tokens, end = scene.tokens, begin + 1
@@ -438,7 +441,8 @@ def _proper_end(scene: Scene, begin: int, longest: int, *, numbers: bool = False
         if token.value[:1].isupper() and token.shape in ("word", "code") and not scene.stops[end]:
             end += 1
             continue
-        if numbers and token.shape == "digits" and token.value.isdigit() and _ends_address(scene, end):
+        street = tokens[end - 1].means & _STREETS or (end - begin > 1 and tokens[begin].means & _STREETS)
+        if (numbers or street) and token.shape == "digits" and token.value.isdigit() and _ends_address(scene, end):
             end += 1  # "Gran Vía 28, Madrid"
             break
         if token.plain not in ("de", "del", "of"):
