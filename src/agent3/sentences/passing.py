@@ -59,6 +59,7 @@ _PHRASAL: tuple[tuple[tuple[str, ...], frozenset[str]], ...] = tuple(
         ("get rid of", "delete"),
         ("deshazte de", "delete"),
         ("set up", "create schedule"),
+        *((verb, "transition") for verb in "set move change mark pon mueve cambia marca pasa".split()),
         ("set a", "start create schedule"),
         ("set an", "start create schedule"),
         ("change the size of", "resize"),

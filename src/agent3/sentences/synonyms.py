@@ -1438,7 +1438,7 @@ fraud fraude fraudulent fraudulento
 dry seco seca
 away ausente
 merge une unes
-transition move change set mark mover cambiar marcar pasar poner pon
+transition transicion
 read lectura
 write escritura
 raise increase subir aumentar incrementar
