@@ -172,7 +172,7 @@ _ROUGHLY = frozenset(
 
 
 def _is_vague(scene: Scene, index: int) -> bool:
-    """Whether an amount is only roughly said, to a capability that does something with it: "transfer about 250 euros"."""
+    """Whether an amount is only roughly said to a capability that acts on it: "transfer about 250 euros"."""
     return (
         not scene.form.reading
         and scene.tokens[index].plain in _ROUGHLY

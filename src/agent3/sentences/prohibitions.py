@@ -53,8 +53,8 @@ _WITHDRAWN = re.compile(
     r"|\bhold off\b|\bleave it\b|\bdisregard\b"
     r"|\b(?:no )?wait\b,?|\bhold on\b|\bmejor no\b|\bolvid[ae](?:lo|la|te)\b|\bdejal[oa]\b|\bcancela (?:eso"
     r"|lo anterior)\b|\bdeshaz(?:lo)?\b"
-    r"|\bya no\b|\bhe cambiado de (?:idea|opinion)\b|\bera broma\b|\bno (?:lo|la) hagas\b|(?<!de )(?<!en )\besper[ae]\b|\baguanta\b"
-    r"|\btoo late\b"
+    r"|\bya no\b|\bhe cambiado de (?:idea|opinion)\b|\bera broma\b|\bno (?:lo|la) hagas\b"
+    r"|(?<!de )(?<!en )\besper[ae]\b|\baguanta\b|\btoo late\b"
 )
 _FORBIDS = re.compile(
     r"\b(?:do not|don'?t|dont|does not|doesn'?t|never|not|cannot|can'?t|won'?t|wouldn'?t|shouldn'?t|mustn'?t"

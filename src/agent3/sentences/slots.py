@@ -209,7 +209,9 @@ def _make_form(capability: Capability, agent: str) -> Form:
         reading,
         tuple(unreadable),
         frozenset(re.findall(r"[a-z]+(?:-[a-z]+)+", fold(capability.description[:600]))),
-        frozenset(word for slot in slots for _, ways in slot.options for (word, *rest) in filter(None, ways) if not rest),
+        frozenset(
+            word for slot in slots for _, ways in slot.options for (word, *rest) in filter(None, ways) if not rest
+        ),
         _index_names(slots),
     )
 
@@ -502,7 +504,8 @@ def _kind(words: tuple[str, ...], described: str, item: Mapping[str, Any]) -> Ki
     if said & {"domain", "hostname", "host", "fqdn"}:
         return "domain"
     if said & _PATH or re.search(
-        r"\b(?:file|directory|folder) paths?\b|\bpaths? (?:to|of)\b|\babsolute path|^(?:\w+ ){0,3}paths?(?:$|[,.;(])", described
+        r"\b(?:file|directory|folder) paths?\b|\bpaths? (?:to|of)\b|\babsolute path|^(?:\w+ ){0,3}paths?(?:$|[,.;(])",
+        described,
     ):
         return "path"
     if not natural and (
@@ -521,7 +524,9 @@ def _kind(words: tuple[str, ...], described: str, item: Mapping[str, Any]) -> Ki
         said & {"time", "hour"} and not said & {"timestamp"} and re.search(r"hh:mm|24|clock|time", described or "time")
     ):
         return "time"
-    if (words[-1:] == ("ref",) and _NAMED_REF.search(described)) or re.search(r"\bname or id\b|\bid or name\b", described):
+    if (words[-1:] == ("ref",) and _NAMED_REF.search(described)) or re.search(
+        r"\bname or id\b|\bid or name\b", described
+    ):
         return "name"
     if words and (
         words[-1] in _ID_WORDS or re.match(r"(?:the )?(?:unique )?(?:\w+ ){0,2}(?:id|identifier)\b(?! or)", described)

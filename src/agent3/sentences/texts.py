@@ -226,7 +226,7 @@ def _names(scene: Scene, begin: int, number: int, cue: Cue, *, item: bool) -> It
         # "in the kitchen" is a room; "in blue" is not.
         placed = cue == "role" and slot.role == "in" and scene.tokens[begin - 1].plain in DETERMINERS
         placed = placed or (not cue and _is_sole_object(scene, begin, number))
-        if cue in ("weak", "") and not placed or (cue == "role" and slot.role == "in" and not placed):
+        if (cue in ("weak", "") and not placed) or (cue == "role" and slot.role == "in" and not placed):
             return
     if token.value[:1].isupper():
         end = _proper_end(scene, begin, _LONGEST_NAME)
@@ -246,9 +246,11 @@ def _names(scene: Scene, begin: int, number: int, cue: Cue, *, item: bool) -> It
 
 
 def _is_sole_object(scene: Scene, begin: int, number: int) -> bool:
-    """Whether a plain noun right after the verb, before what fills another slot, can only be the name: "scale web to 5"."""
+    """Whether a plain noun between the verb and what fills another slot can only be the name: "scale web to 5"."""
     slot, token = scene.slots[number], scene.tokens[begin]
-    others = [other for other in scene.slots if other.required and other.kind in ("name", "place", "id", "text", "path")]
+    others = [
+        other for other in scene.slots if other.required and other.kind in ("name", "place", "id", "text", "path")
+    ]
     return (
         slot.required
         and others == [slot]
@@ -382,12 +384,7 @@ def _is_whole(scene: Scene, begin: int, end: int, border: int, slot: Slot, cue: 
     ]
     if joints and end - joints[-1] > 3 and (border < len(scene.tokens) or slot.role != "content"):
         return False  # "spam and mute the user for …": one thing or two?
-    if (
-        end - begin > 1
-        and border < len(scene.tokens)
-        and scene.stops[border]
-        and _PARTICIPLE.fullmatch(last.plain)
-    ):
+    if end - begin > 1 and border < len(scene.tokens) and scene.stops[border] and _PARTICIPLE.fullmatch(last.plain):
         return False  # "climate change published since 2020"
     if cue in ("named", "called"):
         return True

@@ -71,8 +71,7 @@ _POSITIVE = frozenset("with con including as in only incluyendo solo y and en".s
 _OPPOSITES = {
     one: other
     for pair in "on off|enabled disabled|active inactive|open closed|locked unlocked|muted unmuted|public private"
-    "|visible hidden|online offline|paid unpaid|read unread"
-    .split("|")
+    "|visible hidden|online offline|paid unpaid|read unread".split("|")
     for one, other in (pair.split(), pair.split()[::-1])
 }
 """A switch is also said by its opposite: "off" where it is called "on", "private" where it is called "public"."""
@@ -184,7 +183,7 @@ def _typed(scene: Scene, begin: int, slot: Slot, cue: Cue) -> Iterator[Value]:
 
 
 def _takes_language_names(slot: Slot) -> bool:
-    """Whether a language is to be called by its name: an example in the description is one, and no code is spoken of."""
+    """Whether a language is to be called by its name: it has a name as an example, and speaks of no code."""
     if slot.kind != "language" or re.search(r"\biso\b|\bcodes?\b|\blocale\b", fold(slot.described)):
         return False
     given = slot.definition.get("examples")
