@@ -74,11 +74,16 @@ BRANCH = capability("create_branch", "Create a branch in a project", "project br
 CONTAINER = capability("run_container", "Run a container", "image", image="Image", detach=switch("In the background"))
 POLL = capability("create", "Create a poll", "question options", question="Question",
                   options={"type": "array", "items": {"type": "string"}, "description": "Choices"})  # fmt: skip
-PHONE = capability("update_phone", "Change the phone number of a contact", "name phone", name="Name", phone="New number")
+PHONE = capability(
+    "update_phone", "Change the phone number of a contact", "name phone", name="Name", phone="New number"
+)
 PRINT = capability("print_file", "Print a file", "path", path="Path")
 BUCKETS = capability("copy_object", "Copy an object", "source_bucket source_key target_bucket",
                      source_bucket="Bucket to copy from", source_key="Key of the object",
                      target_bucket="Bucket to copy to")  # fmt: skip
+SONG = capability("add_to_playlist", "Add a song to a playlist", "song playlist",
+                  song="Title of the song", playlist="Playlist")  # fmt: skip
+CARD = capability("move_card", "Move a card to another list", "card list", card="Title of the card", list="List")
 TRANSFER = capability("transfer", "Transfer money", "amount to_account",
                       amount={"type": "number", "description": "Amount in euros"}, to_account="Account")  # fmt: skip
 
@@ -156,6 +161,8 @@ def test_a_sentence_fills_the_schema(what: Capability, sentence: str, expected: 
         (POLL, "create a folder called photos"),  # "a" is an article
         (CONTAINER, "para el contenedor bd2"),  # which stops it
         (BUCKETS, "copia datos/b.csv del bucket origen al bucket destino"),
+        (CARD, "move PROJ-12 to In Progress"),  # "In" is part of a name
+        (SONG, 'create a page titled "Setup"'),
         (DEPLOYMENT, "scale web and api to 5 replicas"),
         (DEPLOYMENT, "scale web up"),
         (TRANSFER, "transfer about 250 euros to ES22"),

@@ -243,6 +243,8 @@ class Scene:
 
     def led_begins(self, index: int, slot: Slot) -> Iterator[tuple[int, bool]]:
         """Where a value may begin after a preposition that stands here, and whether it is of the slot's own role."""
+        if index and self.tokens[index].value[:1].isupper() and not self.sentence.text.isupper():
+            return  # "to In Progress": it is part of a name
         reason, saying = "reason" in slot.own, bool(self.form.verbs & SAYING)
         for several, own in _prepositions(slot.kind, slot.role, reason, saying):
             length = row_length(self.tokens, index, several)

@@ -210,8 +210,8 @@ def _lists(scene: Scene, begin: int, number: int, slot: Slot, cue: Cue) -> Itera
 def _before_name(scene: Scene, index: int, number: int, slot: Slot) -> Iterator[Fill]:
     """A value before the name of its slot: "high priority", "the staging namespace"."""
     tokens = scene.tokens
-    if index == 0:
-        return
+    if index == 0 or row_length(tokens, index, CALLED):
+        return  # what is titled stands after it
     end = scene.names[index][number]
     if slot.kind == "enum":
         for first in range(max(0, index - 3), index):
