@@ -41,14 +41,14 @@ FILES = capability("move_file", "Move or rename a file", "source destination",
 ROOM = capability("book_room", "Book a meeting room", "room date from to",
                   room="Name of the room", date=DAY, from_="Start HH:MM", to="End HH:MM", people=whole())  # fmt: skip
 HOTEL = capability("book", "Book a hotel room", "hotel check_in check_out",
-                   hotel="Name of the hotel", check_in=DAY, check_out=DAY, guests=whole("Number of guests"))  # fmt: skip
+                   hotel="Name of the hotel", check_in=DAY, check_out=DAY, guests=whole("How many guests"))  # fmt: skip
 MONEY = capability("convert", "Convert an amount between currencies", "amount from to", reads=True,
                    amount={"type": "number"}, from_="ISO 4217", to="ISO 4217")  # fmt: skip
 UNITS = capability("convert", "Convert a value between units", "value from_unit to_unit", reads=True,
                    value={"type": "number"}, from_unit=one_of("km", "mi", "kg", "lb"),
                    to_unit=one_of("km", "mi", "kg", "lb"))  # fmt: skip
 CLOCK = capability("convert_time", "Convert a time between timezones", "source_timezone time target_timezone",
-                   reads=True, source_timezone="IANA timezone", time="HH:MM", target_timezone="IANA timezone")  # fmt: skip
+                   reads=True, source_timezone="IANA zone", time="HH:MM", target_timezone="IANA zone")  # fmt: skip
 FLIGHTS = capability("search", "Search flights", "from to date", reads=True,
                      from_="IATA code of the departure", to="IATA code of the arrival", date=DAY)  # fmt: skip
 TEXT = capability("translate_text", "Translate text", "text target_language", reads=True,
