@@ -11,7 +11,8 @@ tools and 300 questions of each, and rows ``…_words`` are ours on the same que
 Speed: 100,000 made-up capabilities of 10,000 agents; ``cpu_p99_ms`` is what the slowest hundredth of the queries takes
 of CPU, also with every word ``misspelt``. ``loop`` loads them from a database and goes on searching, adding
 and removing; ``held_ms`` is the longest CPU time of one turn of the event loop, the figure to trust on a busy
-machine. ``first_ms`` is the first search after the start, ``early`` how many were answered while it was still loading.
+machine, and ``held_loading_ms`` that before everything was loaded. ``first_ms`` is the first search after the start,
+``early`` how many were answered while it was still loading.
 
     ours_vs_fts5_recall1, ours_vs_fts5_recall5    means over the sets that were held out
     ours_vs_fts5_speed                            CPU time of a query at 100,000, above 1 where ours is faster
@@ -309,7 +310,8 @@ async def _loop() -> Row:
         early: list[float] = []
         while (await reader.search(words.text(5), whole=False)).indexing is not None:
             early.append(time.perf_counter() - began - sum(early))
-        loaded = time.perf_counter() - began
+        loaded, loading = time.perf_counter() - began, max(held)
+        held.clear()
         for number in range(200):
             if number % 4 == 0:
                 await reader.add(words.agent(20_000 + number))
@@ -323,6 +325,7 @@ async def _loop() -> Row:
     laps.sort()
     extra = {
         "held_ms": round(max(held) * 1e3, 2),
+        "held_loading_ms": round(loading * 1e3, 2),
         "loaded_seconds": round(loaded, 1),
         "first_ms": round(early[0] * 1e3, 1) if early else None,
         "early_p99_ms": round(percentile(sorted(early), 0.99) * 1e3, 1) if early else None,

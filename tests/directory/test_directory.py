@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import gc
 import threading
 from collections.abc import Mapping
 from pathlib import Path
@@ -531,6 +532,25 @@ def test_a_search_that_cannot_read_says_so_and_the_next_one_tries_again(monkeypa
                 await directory.search("bread")
         broken = False
         assert len(await directory.search("bread")) == 1
+        await directory.aclose()
+
+    using(":memory:", story)
+
+
+def test_the_collector_is_kept_from_a_large_catalogue(monkeypatch: pytest.MonkeyPatch) -> None:
+    frozen: list[int] = []
+    monkeypatch.setattr(module, "_LARGE", 20)
+    monkeypatch.setattr(gc, "freeze", lambda: frozen.append(1))
+
+    async def story(database: Database) -> None:
+        directory = Directory(database, REAL)
+        for number in range(15):
+            await directory.add(an_agent(f"baker-{number:02}", "bakes bread", "bake"))
+        await directory.search("bread")
+        directory._spare_collector()
+        assert frozen == [1]
+        directory._spare_collector()
+        assert frozen == [1], "only where it has grown"
         await directory.aclose()
 
     using(":memory:", story)

@@ -41,14 +41,14 @@ FILES = capability("move_file", "Move or rename a file", "source destination",
 ROOM = capability("book_room", "Book a meeting room", "room date from to",
                   room="Name of the room", date=DAY, from_="Start HH:MM", to="End HH:MM", people=whole())  # fmt: skip
 HOTEL = capability("book", "Book a hotel room", "hotel check_in check_out",
-                   hotel="Name of the hotel", check_in=DAY, check_out=DAY, guests=whole("Number of guests"))  # fmt: skip
+                   hotel="Name of the hotel", check_in=DAY, check_out=DAY, guests=whole("How many guests"))  # fmt: skip
 MONEY = capability("convert", "Convert an amount between currencies", "amount from to", reads=True,
                    amount={"type": "number"}, from_="ISO 4217", to="ISO 4217")  # fmt: skip
 UNITS = capability("convert", "Convert a value between units", "value from_unit to_unit", reads=True,
                    value={"type": "number"}, from_unit=one_of("km", "mi", "kg", "lb"),
                    to_unit=one_of("km", "mi", "kg", "lb"))  # fmt: skip
 CLOCK = capability("convert_time", "Convert a time between timezones", "source_timezone time target_timezone",
-                   reads=True, source_timezone="IANA timezone", time="HH:MM", target_timezone="IANA timezone")  # fmt: skip
+                   reads=True, source_timezone="IANA zone", time="HH:MM", target_timezone="IANA zone")  # fmt: skip
 FLIGHTS = capability("search", "Search flights", "from to date", reads=True,
                      from_="IATA code of the departure", to="IATA code of the arrival", date=DAY)  # fmt: skip
 TEXT = capability("translate_text", "Translate text", "text target_language", reads=True,
@@ -81,6 +81,9 @@ PRINT = capability("print_file", "Print a file", "path", path="Path")
 BUCKETS = capability("copy_object", "Copy an object", "source_bucket source_key target_bucket",
                      source_bucket="Bucket to copy from", source_key="Key of the object",
                      target_bucket="Bucket to copy to")  # fmt: skip
+SONG = capability("add_to_playlist", "Add a song to a playlist", "song playlist",
+                  song="Title of the song", playlist="Playlist")  # fmt: skip
+CARD = capability("move_card", "Move a card to another list", "card list", card="Title of the card", list="List")
 TRANSFER = capability("transfer", "Transfer money", "amount to_account",
                       amount={"type": "number", "description": "Amount in euros"}, to_account="Account")  # fmt: skip
 
@@ -158,6 +161,8 @@ def test_a_sentence_fills_the_schema(what: Capability, sentence: str, expected: 
         (POLL, "create a folder called photos"),  # "a" is an article
         (CONTAINER, "para el contenedor bd2"),  # which stops it
         (BUCKETS, "copia datos/b.csv del bucket origen al bucket destino"),
+        (CARD, "move PROJ-12 to In Progress"),  # "In" is part of a name
+        (SONG, 'create a page titled "Setup"'),
         (DEPLOYMENT, "scale web and api to 5 replicas"),
         (DEPLOYMENT, "scale web up"),
         (TRANSFER, "transfer about 250 euros to ES22"),

@@ -157,6 +157,9 @@ class Scene:
         self.relative = bool(self.tokens) and any(
             token.means & _RELATIVE for token in self.tokens[self.verb : self.verb + 1]
         )
+        self.relative = self.relative or any(
+            token.plain in ("up", "down") for token in self.tokens[self.verb + 1 : self.verb + 6]
+        )
         """Whether the verb says by how much, not to what: "raise it by 5"."""
         self.english = is_english(sentence.text, self.tokens[self.verb].plain if self.tokens else "")
         """Then "a" is an article, and no preposition."""
@@ -240,6 +243,8 @@ class Scene:
 
     def led_begins(self, index: int, slot: Slot) -> Iterator[tuple[int, bool]]:
         """Where a value may begin after a preposition that stands here, and whether it is of the slot's own role."""
+        if index and self.tokens[index].value[:1].isupper() and not self.sentence.text.isupper():
+            return  # "to In Progress": it is part of a name
         reason, saying = "reason" in slot.own, bool(self.form.verbs & SAYING)
         for several, own in _prepositions(slot.kind, slot.role, reason, saying):
             length = row_length(self.tokens, index, several)

@@ -221,8 +221,8 @@ def _units(scene: Scene, index: int) -> Iterator[Compound]:
 
 def _times_in_zones(scene: Scene, atom: Atom) -> Iterator[Compound]:
     """A time of day in a zone, where there is one to convert from: "when it is 09:00 in America/New_York"."""
-    at = atom.last + 1
-    if at >= len(scene.tokens) or scene.tokens[atom.last].plain not in ("in", "en"):
+    at = atom.last + (atom.last < len(scene.tokens) and scene.tokens[atom.last].plain in ("in", "en"))
+    if at >= len(scene.tokens):
         return
     clocks = [n for n, slot in enumerate(scene.slots) if slot.kind == "time"]
     starts = [n for n, slot in enumerate(scene.slots) if slot.kind == "zone" and slot.role == "from"]

@@ -14,8 +14,8 @@ from agent3.sentences.announcements import CALLED, DETERMINERS, LEAD, Scene, row
 from agent3.sentences.compounds import compounds_at
 from agent3.sentences.lexicon import BROAD, is_phrase
 from agent3.sentences.slots import Kind, Slot
-from agent3.sentences.tokens import Token
 from agent3.sentences.texts import is_form, is_name, is_taken, texts_at
+from agent3.sentences.tokens import Token
 from agent3.sentences.values import Cue, Value, Words, values_at
 
 __all__ = ["Fill", "find_fills"]
@@ -210,8 +210,8 @@ def _lists(scene: Scene, begin: int, number: int, slot: Slot, cue: Cue) -> Itera
 def _before_name(scene: Scene, index: int, number: int, slot: Slot) -> Iterator[Fill]:
     """A value before the name of its slot: "high priority", "the staging namespace"."""
     tokens = scene.tokens
-    if index == 0:
-        return
+    if index == 0 or row_length(tokens, index, CALLED):
+        return  # what is titled stands after it
     end = scene.names[index][number]
     if slot.kind == "enum":
         for first in range(max(0, index - 3), index):
@@ -225,7 +225,7 @@ def _before_name(scene: Scene, index: int, number: int, slot: Slot) -> Iterator[
         if any(token.means & (other.own - BROAD) for other in scene.slots):
             return  # "el bucket origen", where there are two buckets: it says which one, not what it is called
         if not token.means & scene.form.named and not is_taken(scene, index - 1, number, "named"):
-            # "the living room" is a room, "the billing service" one called billing, "the Central Garage" bears its noun.
+            # "the living room" is a room, "the billing service" one called billing, "Central Garage" bears its noun.
             whole = is_phrase(token.plain, tokens[index].plain) or _bears_noun(token, tokens[index])
             said = Words(index - 1, end) if whole else token.value
             yield Fill(index - 1, end, ((number, said),), 0.3, True, False)

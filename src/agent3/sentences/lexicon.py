@@ -189,7 +189,7 @@ def detect_language(text: str) -> Language:
 
 
 def is_english(text: str, verb: str) -> bool:
-    """Whether a command is English for certain: it has English words that are not Spanish ones too, and none of Spanish."""
+    """Whether a command is English for certain: it has words that only English has, and none of Spanish."""
     said = set(re.findall(r"\w+", text.casefold()))
     if said & (_SPANISH - _SHARED) or any(mark in text for mark in "¿¡ñ"):
         return False
@@ -228,7 +228,8 @@ _VERBS = BROAD | frozenset(
     "resume "
     "continue repeat finish complete begin wake ring call contact visit rent lend borrow cook charge spend earn invest "
     "withdraw deposit donate sell hire deploy build test install import export print roll generate force simulate "
-    "redeem transition backup publish append insert answer transfer deliver ship click press scroll paste cut trim keep adjust "
+    "redeem transition backup "
+    "publish append insert answer transfer deliver ship click press scroll paste cut trim keep adjust "
     "refund".split()
 )
 _ACTIONS = frozenset(_word for _line in MEANINGS.splitlines() for _word in _line.split() if _line.split()[0] in _VERBS)

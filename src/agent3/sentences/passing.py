@@ -59,6 +59,7 @@ _PHRASAL: tuple[tuple[tuple[str, ...], frozenset[str]], ...] = tuple(
         ("get rid of", "delete"),
         ("deshazte de", "delete"),
         ("set up", "create schedule"),
+        *((verb, "transition") for verb in "set move change mark pon mueve cambia marca pasa".split()),
         ("set a", "start create schedule"),
         ("set an", "start create schedule"),
         ("change the size of", "resize"),
@@ -101,6 +102,8 @@ _PHRASAL: tuple[tuple[tuple[str, ...], frozenset[str]], ...] = tuple(
         ("bring back", "restore"),
         ("turn down", "lower reject set"),
         ("call off", "cancel"),
+        ("scale up", "scale"),
+        ("scale down", "scale"),
         ("back up", "backup"),
         ("echa un vistazo a", "read get list show view"),
         ("take a look at", "read get list show view"),
@@ -169,7 +172,7 @@ _ROUGHLY = frozenset(
 
 
 def _is_vague(scene: Scene, index: int) -> bool:
-    """Whether an amount is only roughly said, to a capability that does something with it: "transfer about 250 euros"."""
+    """Whether an amount is only roughly said to a capability that acts on it: "transfer about 250 euros"."""
     return (
         not scene.form.reading
         and scene.tokens[index].plain in _ROUGHLY
@@ -196,6 +199,8 @@ def pass_over(scene: Scene, index: int) -> Pass | None:
         return Pass(index + length, 0.0, "courtesy")
     if token.shape == "mark":
         return Pass(index + 1, 0.0, "mark")
+    if token.shape == "code" and token.plain in form.hyphenated:
+        return Pass(index + 1, 0.1, "capability")
     if token.shape != "word" or _is_stop(scene, index) or _is_vague(scene, index):
         return None
     here = index + 1
@@ -246,7 +251,8 @@ def pass_over(scene: Scene, index: int) -> Pass | None:
     told = means & form.told or any(
         same_stem(token.plain, word) or is_cognate(token.plain, word) for word in form.told_words
     )
-    if told and not (not form.reading and token.plain in _RETRIEVING):
+    noun = index > 0 and (tokens[index - 1].plain in DETERMINERS or tokens[index - 1].plain in form.hyphenated)
+    if told and (form.reading or noun or token.plain not in _RETRIEVING):
         proper = index > 0 and token.value[:1].isupper() and tokens[index - 1].shape != "mark"
         return Pass(here, 0.5 if proper else 0.1, "capability", anchors=not form.undoes)
     if form.reading and _is_sought(scene, index):

@@ -53,8 +53,8 @@ _WITHDRAWN = re.compile(
     r"|\bhold off\b|\bleave it\b|\bdisregard\b"
     r"|\b(?:no )?wait\b,?|\bhold on\b|\bmejor no\b|\bolvid[ae](?:lo|la|te)\b|\bdejal[oa]\b|\bcancela (?:eso"
     r"|lo anterior)\b|\bdeshaz(?:lo)?\b"
-    r"|\bya no\b|\bhe cambiado de (?:idea|opinion)\b|\bera broma\b|\bno (?:lo|la) hagas\b|\besper[ae]\b|\baguanta\b"
-    r"|\btoo late\b"
+    r"|\bya no\b|\bhe cambiado de (?:idea|opinion)\b|\bera broma\b|\bno (?:lo|la) hagas\b"
+    r"|(?<!de )(?<!en )\besper[ae]\b|\baguanta\b|\btoo late\b"
 )
 _FORBIDS = re.compile(
     r"\b(?:do not|don'?t|dont|does not|doesn'?t|never|not|cannot|can'?t|won'?t|wouldn'?t|shouldn'?t|mustn'?t"
@@ -81,7 +81,7 @@ _INDIRECT = re.compile(
     r"|consulta|digas|verifica)\s+(?:me\s+)?(?:if|si)\b"
 )
 _ASKED = re.compile(
-    r"^\W*if it(?:'s| is) .{1,60}, what\b"
+    r"^\W*if it(?:'s| is) .{1,60}, what\b|^\W*si (?:en .{1,40} )?(?:son|es) .{1,60},\W*(?:que|cual|cuant)"
     r"|^\W*(?:what|which|how|que|cual|cuanto) (?:time|hour|hora|much|es|is|are)\b.*\b(?:when"
     r"|cuando)\b"
 )

@@ -116,6 +116,8 @@ class Form:
     """It looks something up and changes nothing, by its hints or by its name."""
     unreadable: tuple[str, ...] = ()
     """Required parameters that no sentence can fill."""
+    hyphenated: frozenset[str] = frozenset()
+    """Words of its description such as "to-do"."""
     choices: frozenset[str] = frozenset()
     """The options of single words that its parameters offer."""
     index: Mapping[str, Sequence[tuple[int, tuple[str, ...]]]] = field(default_factory=dict)
@@ -206,6 +208,7 @@ def _make_form(capability: Capability, agent: str) -> Form:
         frozenset(fold(name) for name in re.findall(r"(?<=[a-z,] )[A-Z][A-Za-z]+", capability.description[:600])),
         reading,
         tuple(unreadable),
+        frozenset(re.findall(r"[a-z]+(?:-[a-z]+)+", fold(capability.description[:600]))),
         frozenset(
             word for slot in slots for _, ways in slot.options for (word, *rest) in filter(None, ways) if not rest
         ),
@@ -574,6 +577,8 @@ def _role(words: tuple[str, ...], kind: Kind, described: str) -> Role:
     if kind == "boolean":
         return ""
     joined = {"".join(words)}  # "check_in"
+    if kind in ("date", "datetime", "time") and said & {"first", "last"}:
+        return "from" if "first" in said else "to"
     if (said | joined) & _FROM or (kind in ("name", "id") and _STARTS_FROM.search(described)):
         return "from"
     if (said | joined) & _TO or (words == ("value",) and kind == "name"):

@@ -1401,6 +1401,8 @@ below under por_debajo_de debajo
 meal meals comida comidas
 space plaza espacio sitio
 weather meteorologico meteorologica meteorologicos meteorologicas
+body descripcion description detalle detalles
+order pedir encargar solicitar
 porch porche
 desk escritorio
 ceiling techo
@@ -1436,7 +1438,7 @@ fraud fraude fraudulent fraudulento
 dry seco seca
 away ausente
 merge une unes
-transition move change set mark mover cambiar marcar pasar poner pon
+transition transicion
 read lectura
 write escritura
 raise increase subir aumentar incrementar

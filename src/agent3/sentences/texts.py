@@ -42,7 +42,7 @@ _NOT_FIRST = EMPTY | TELLING | frozenset("se es son esta i do does did please po
 def texts_at(scene: Scene, begin: int, number: int, cue: Cue, *, item: bool = False) -> Iterator[Value]:
     """The values of a name, a place, an id or a text that begin here; ``item`` is for one of a list."""
     slot, token = scene.slots[number], scene.tokens[begin]
-    if token.shape == "mark":
+    if token.shape == "mark" and not (token.plain in "¿¡" and begin and scene.tokens[begin - 1].plain == ":"):
         return
     if token.shape == "quote":
         if slot.kind == "id" and " " in token.value:
@@ -226,7 +226,7 @@ def _names(scene: Scene, begin: int, number: int, cue: Cue, *, item: bool) -> It
         # "in the kitchen" is a room; "in blue" is not.
         placed = cue == "role" and slot.role == "in" and scene.tokens[begin - 1].plain in DETERMINERS
         placed = placed or (not cue and _is_sole_object(scene, begin, number))
-        if cue in ("weak", "") and not placed or (cue == "role" and slot.role == "in" and not placed):
+        if (cue in ("weak", "") and not placed) or (cue == "role" and slot.role == "in" and not placed):
             return
     if token.value[:1].isupper():
         end = _proper_end(scene, begin, _LONGEST_NAME)
@@ -246,7 +246,7 @@ def _names(scene: Scene, begin: int, number: int, cue: Cue, *, item: bool) -> It
 
 
 def _is_sole_object(scene: Scene, begin: int, number: int) -> bool:
-    """Whether a plain noun right after the verb, before what fills another slot, can only be the name: "scale web to 5"."""
+    """Whether a plain noun between the verb and what fills another slot can only be the name: "scale web to 5"."""
     slot, token = scene.slots[number], scene.tokens[begin]
     others = [
         other for other in scene.slots if other.required and other.kind in ("name", "place", "id", "text", "path")
@@ -427,6 +427,9 @@ def _ends_address(scene: Scene, index: int) -> bool:
     return after is None or after.shape == "mark" or after.plain in LEAD
 
 
+_STREETS = frozenset("street avenue road lane square boulevard calle avenida plaza paseo carretera st ave rd".split())
+
+
 def _proper_end(scene: Scene, begin: int, longest: int, *, numbers: bool = False) -> int:
     """Where a name with capital letters ends: "Santiago de Compostela", "10 Downing Street"."""
     tokens, end = scene.tokens, begin + 1
@@ -435,7 +438,8 @@ def _proper_end(scene: Scene, begin: int, longest: int, *, numbers: bool = False
         if token.value[:1].isupper() and token.shape in ("word", "code") and not scene.stops[end]:
             end += 1
             continue
-        if numbers and token.shape == "digits" and token.value.isdigit() and _ends_address(scene, end):
+        street = tokens[end - 1].means & _STREETS or (end - begin > 1 and tokens[begin].means & _STREETS)
+        if (numbers or street) and token.shape == "digits" and token.value.isdigit() and _ends_address(scene, end):
             end += 1  # "Gran Vía 28, Madrid"
             break
         if token.plain not in ("de", "del", "of"):

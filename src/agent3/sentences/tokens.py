@@ -136,6 +136,8 @@ def _shape(text: str) -> Shape:
         return "dotted"
     if re.fullmatch(r"\d+(?:st|nd|rd|th|am|pm|h|k|km|m|kg|g|ms|s|mb|gb|º|ª)", text.lower()):
         return "word"
+    if re.fullmatch(r"[A-Z\u00c0-\u00dd][a-z\u00df-\u00ff]+(?:-[A-Za-z\u00c0-\u00ff]+)+", text):
+        return "word"  # "Notre-Dame"
     if _CODE.fullmatch(text) or re.fullmatch(r"[A-Za-z]\w*(?:[:#]\w+)+", text):
         return "code"
     return "word"
@@ -199,7 +201,7 @@ def _find_atoms(sentence: Sentence, now: datetime) -> Iterator[Atom]:
                 yield Atom(index, index + 2, "sum", parse_number(tokens[index].value), tokens[index + 1].value)
 
 
-_FUSED = re.compile(r"(\d+(?:[.,]\d+)?)([a-z%°]+)(?:(\d+)(m|min)?)?")
+_FUSED = re.compile(r"(\d+(?:[.,]\d+)?)-?([a-z%°]+)(?:(\d+)(m|min)?)?")
 _HALF = (("y", "media"), ("y", "medio"), ("and", "a", "half"))
 
 

@@ -183,7 +183,7 @@ def _typed(scene: Scene, begin: int, slot: Slot, cue: Cue) -> Iterator[Value]:
 
 
 def _takes_language_names(slot: Slot) -> bool:
-    """Whether a language is to be called by its name: an example in the description is one, and no code is spoken of."""
+    """Whether a language is to be called by its name: it has a name as an example, and speaks of no code."""
     if slot.kind != "language" or re.search(r"\biso\b|\bcodes?\b|\blocale\b", fold(slot.described)):
         return False
     given = slot.definition.get("examples")
@@ -370,6 +370,8 @@ def _numbers(scene: Scene, begin: int, slot: Slot, cue: Cue) -> Iterator[Value]:
     alone = alone or sum(other.kind in ("integer", "number") for other in scene.slots) == 1
     bounds = slot.role == "most" and not slot.unit
     for atom in scene.atoms[begin]:
+        if scene.relative and not _is_key(slot) and begin and tokens[begin - 1].plain not in _UP_TO:
+            continue  # "lower it by 10 %" does not say to what
         if atom.kind == "measure" and slot.unit is not None and atom.unit == slot.unit[0]:
             if (value := _whole(atom.value / slot.unit[1], slot)) is not None:
                 yield Value(atom.last, value, 0.0 if _in_range(value, slot) else _BEYOND, cued=True)
@@ -377,8 +379,6 @@ def _numbers(scene: Scene, begin: int, slot: Slot, cue: Cue) -> Iterator[Value]:
         if slot.unit is not None and any(other.kind == "measure" for other in scene.atoms[begin]):
             continue  # "1 hour" is not 1 minute
         if atom.kind != "number" or (_is_key(slot) and _counts_things(scene, begin, atom.last)):
-            continue
-        if scene.relative and not _is_key(slot) and begin and tokens[begin - 1].plain not in _UP_TO:
             continue
         end, cost, cued = atom.last, 0.0, cue in ("named", "noun", "lead")
         following = tokens[end] if end < len(tokens) else None
