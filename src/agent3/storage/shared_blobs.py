@@ -111,7 +111,9 @@ class Bucket:
             raise SetupError("The object store needs a key: set AWS_ACCESS_KEY_ID and AWS_SECRET_ACCESS_KEY.")
         where = endpoint or f"https://s3.{region}.amazonaws.com"
         if urlsplit(where).scheme not in ("http", "https") or not urlsplit(where).hostname:
-            raise SetupError(f"storage.object_endpoint is no address: {where!r}. Write https://HOST or http://HOST:PORT.")
+            raise SetupError(
+                f"storage.object_endpoint is no address: {where!r}. Write https://HOST or http://HOST:PORT."
+            )
         return cls(where.rstrip("/"), parts.netloc, parts.path.strip("/"), region, key_id, secret)
 
 
