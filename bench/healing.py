@@ -8,6 +8,8 @@ right elements among those that were taken, ``coverage`` the share of those that
 The row ``unseen`` is of another family of pages: ``bench.redesigned`` draws them anew. They were written without a look
 at how healing judges, and its rules are not tuned on them; ``unseen_…`` among the ratios are its figures alone.
 
+The row ``fresh`` is of pages that were written after the rules, and looked at once.
+
 The row ``named`` is of lists whose rows a caller names (``bench.named``): in half of the cases that row is gone, others
 with the same button stay, and nothing is the right answer.
 """
@@ -26,6 +28,7 @@ from typing import Any
 from bench import named, redesigned
 from bench.contents import PAGES as CONTENTS
 from bench.contents import Page
+from bench.fresh_contents import PAGES as FRESH
 from bench.harness import ROOT, Options, Result, Row, bench
 
 __all__ = ["CASES", "NAMED", "SEED", "UNSEEN", "Case", "Finding", "examine", "examine_named", "examine_unseen",
@@ -37,6 +40,8 @@ SEED = 100_000
 """The seeds from here on were not looked at while the weights were found."""
 UNSEEN = 700_000
 """The seeds from here on judge the pages that are drawn anew."""
+FRESH_SEED = 900_000
+"""The seeds from here on judge the pages that were written last."""
 NAMED = 800_000
 """The seeds from here on judge rows that a caller names."""
 KINDS = ("ids", "classes", "marks", "order", "wrappers", "texts", "tags", "labels", "decoys", "moved")
@@ -117,7 +122,7 @@ async def examine(seeds: Sequence[int]) -> list[Finding]:
 
 async def examine_unseen(chosen: Sequence[Case]) -> list[Finding]:
     """Run these cases of the pages that are drawn anew in one browser."""
-    contents = {page.name: page for page in CONTENTS}
+    contents = {page.name: page for page in (*CONTENTS, *FRESH)}
     async with _open_page() as page:
         findings = []
         for case in chosen:
@@ -202,6 +207,9 @@ def run(options: Options) -> Result:
     families = {
         "": asyncio.run(examine(options.seeds or range(SEED, SEED + CASES))),
         "unseen_": asyncio.run(examine_unseen(make_unseen_cases(options.seeds or range(UNSEEN, UNSEEN + CASES)))),
+        "fresh_": asyncio.run(
+            examine_unseen(make_unseen_cases(options.seeds or range(FRESH_SEED, FRESH_SEED + CASES), FRESH))
+        ),
         "named_": asyncio.run(examine_named(options.seeds or range(NAMED, NAMED + CASES))),
     }
     rows: list[Row] = []

@@ -91,6 +91,10 @@ class Proposals:
         chosen = [one for one in offered if one.name in named]
         return chosen[0] if len(chosen) == 1 else None
 
+    async def complete(self, messages: Sequence[Message], tools: Sequence[Tool]) -> Reply | None:
+        """What the model answers to other messages, within the same bounds; None where it does not, or is spent."""
+        return await self._ask(messages, tools) if self.take() else None
+
     async def _ask(self, messages: Sequence[Message], tools: Sequence[Tool]) -> Reply | None:
         try:
             async with asyncio.timeout(self._seconds):

@@ -30,7 +30,7 @@ from agent3.identity.logins import Logins
 from agent3.identity.master_keys import MasterKeys
 from agent3.identity.own_keys import OwnKeys
 from agent3.identity.secret_refs import missing_references
-from agent3.identity.secrets import EnvironmentVault, Vault
+from agent3.identity.secrets import EnvironmentVault
 from agent3.identity.sign_ins import SignIns
 from agent3.model import Agent
 from agent3.observe import traces
@@ -44,7 +44,7 @@ from agent3.security.outbound import Policy
 from agent3.server.peers import Peers
 from agent3.server.protocols import load_protocols
 from agent3.server.readiness import Readiness
-from agent3.settings import Llm, Settings, database_url
+from agent3.settings import Settings, database_url
 from agent3.storage import Database
 from agent3.storage.notifications import News
 
@@ -159,20 +159,6 @@ async def build(
         await database.aclose()
 
 
-def _language_model(settings: Llm, vault: Vault) -> Anthropic | OpenAICompatible | None:
-    """The model of the settings. It is loaded only where there is one."""
-    if not settings.model:
-        return None
-    import agent3.llm as vendors
-
-    key, seconds = settings.key or None, settings.timeout
-    if settings.api == "anthropic":
-        address = settings.base_url or "https://api.anthropic.com"
-        return vendors.Anthropic(settings.model, key, base_url=address, timeout=seconds, retries=1, vault=vault)
-    address = settings.base_url or "https://api.openai.com/v1"
-    return vendors.OpenAICompatible(address, settings.model, key, timeout=seconds, retries=1, vault=vault)
-
-
 def _assemble(
     settings: Settings,
     stored: OpenDatabase,
@@ -196,12 +182,14 @@ def _assemble(
     news = News(database, env.id())
     files = blob_folder(settings, url)
     outbox = Outbox(settings, database, sign_ins, env, metrics, own_keys)
-    llm = _language_model(settings.llm, sign_ins)
-    proposals = None
-    if llm is not None:
+    llm = proposals = None
+    if settings.llm.model:  # it is loaded only where there is one
+        from agent3.llm.configured import load_model
         from agent3.llm.proposals import Proposals
 
         how = settings.llm
+        llm = load_model(how, sign_ins)
+        assert llm is not None
         proposals = Proposals(
             llm, seconds=how.timeout, per_day=how.per_day, max_tokens=how.max_tokens, env=env, metrics=metrics
         )

@@ -19,8 +19,10 @@ from agent3.protocols.nlweb.authoring import files
 from agent3.protocols.nlweb.authoring.checking import check
 from agent3.protocols.nlweb.authoring.learning import learn
 from agent3.protocols.nlweb.authoring.recording import Recorder
+from agent3.protocols.nlweb.authoring.reviewing import review
 from agent3.protocols.nlweb.authoring.workbench import run_action
 from agent3.protocols.nlweb.console.web import app
+from agent3.protocols.nlweb.steps.parameters import inject
 from agent3.protocols.nlweb.steps.webmcp import find_plan, list_tools
 from agent3.protocols.nlweb.visit.page_session import Session
 from tests.support.sites import Page, Site
@@ -127,7 +129,7 @@ def learnt(browser: NLWebExecutor) -> NLWebInterface:
 
 def test_a_page_becomes_an_interface_that_can_be_written_and_read(learnt: NLWebInterface) -> None:
     assert (learnt.name, learnt.description) == ("Tea house", "Sells tea")
-    assert set(learnt.actions) == {"search", "login", "read_prices", "list_card", "open_news"}
+    assert set(learnt.actions) == {"search", "sign_in", "read_prices", "list_card", "open_news"}
     assert files.parse(files.dump(learnt), "yaml") == learnt
 
 
@@ -143,11 +145,11 @@ def test_a_learnt_search_form_runs_as_it_is(browser: NLWebExecutor, learnt: NLWe
 
 
 def test_a_learnt_login_has_a_secret_and_consequences(learnt: NLWebInterface) -> None:
-    info = learnt.info["login"]
+    info = learnt.info["sign_in"]
     assert info.hints.consequential
     assert info.input_schema is not None
     assert set(info.input_schema["properties"]) == {"your_name", "stay_signed_in"}
-    assert [step.value for step in learnt.actions["login"] if step.action_type is A.TYPE] == [
+    assert [step.value for step in learnt.actions["sign_in"] if step.action_type is A.TYPE] == [
         "{your_name}",
         "{secret:password}",
     ]
@@ -156,8 +158,8 @@ def test_a_learnt_login_has_a_secret_and_consequences(learnt: NLWebInterface) ->
 
 def test_tables_and_repeated_cards_are_learnt_with_their_fields(browser: NLWebExecutor, learnt: NLWebInterface) -> None:
     assert run(browser, learnt, "read_prices") == [
-        {"tea": "Assam", "price_now": "€ 3"},
-        {"tea": "Sencha", "price_now": "€ 4"},
+        {"tea": "Assam", "price_now": {"amount": 3.0, "currency": "EUR"}},
+        {"tea": "Sencha", "price_now": {"amount": 4.0, "currency": "EUR"}},
     ]
     cards = run(browser, learnt, "list_card")
     assert [card["name"] for card in cards] == ["Assam", "Sencha", "Oolong"]
@@ -183,6 +185,75 @@ def test_links_names_of_columns_and_the_results_of_a_search_are_learnt_from_a_pl
     assert made.interface_id == f"site-{site.host.replace('.', '-').replace(':', '-')}-empty"
     for action in ("go", "list_card"):
         assert list(made.actions[action][-1].extract_schema or ()) == ["name", "price", "link", "url"]
+
+
+CONSOLE = """<!doctype html><html lang=es><title>Pedidos</title><h1>Panel</h1>
+<section><h2>Pedidos abiertos</h2><table id=t><thead><tr><th>Pedido</th><th>Unidades</th><th>Fecha</th><th></th>
+</tr></thead>
+<tbody><tr><td>Norte</td><td>3</td><td>2026-05-01</td><td><button onclick="say('Norte')">Anular</button></td></tr>
+<tr><td>Sur</td><td>12</td><td>2026-05-02</td><td><button onclick="say('Sur')">Anular</button></td></tr></tbody>
+</table></section>
+<section><h2>Ofertas</h2><div class=x1><div class=c><b>Silla</b><del>90 €</del><span>60 €</span></div>
+<div class=c><b>Mesa</b><del>200 €</del><span>150 €</span></div><div class=c><b>Sofá</b><del>900 €</del>
+<span>700 €</span></div></div></section>
+<form id=f method=post action=/enter><h2>Enviar un mensaje</h2><label>Tema <select name=t>
+<option>Factura<option>Otro</select></label>
+<label>Mensaje <textarea name=m></textarea></label><label>Teléfono (opcional) <input name=p></label>
+<button>Enviar</button></form>
+<form id=g method=post action=/enter><h2>Devolver</h2><label>Pedido <input name=o></label><button>Devolver</button>
+</form>
+<form id=h method=post action=/enter><h2>Devolver un regalo</h2><label>Pedido <input name=o></label>
+<button>Devolver</button></form>
+<p id=said></p><script>const say = one => document.getElementById('said').textContent = 'anulado ' + one;</script>"""
+
+
+def test_what_is_learnt_is_called_as_the_page_calls_it_and_each_row_is_a_parameter(browser: NLWebExecutor) -> None:
+    async def work(session: Session) -> NLWebInterface:
+        await session.page.set_content(CONSOLE)
+        return await learn(session.page)
+
+    made = on(browser, "/empty", work)
+    assert set(made.actions) == {
+        "enviar_un_mensaje",
+        "devolver",
+        "devolver_un_regalo",
+        "read_pedidos_abiertos",
+        "anular",
+        "list_ofertas",
+    }
+    message = made.info["enviar_un_mensaje"].input_schema
+    assert message is not None
+    assert (list(message["properties"]), message["required"]) == (
+        ["tema", "mensaje", "telefono_opcional"],
+        ["mensaje"],
+    )
+    table = made.actions["read_pedidos_abiertos"][-1].extract_schema or {}
+    kinds = {name: field if isinstance(field, str) else field.type for name, field in table.items()}
+    assert kinds == {"pedido": "td:nth-child(1)", "unidades": "number", "fecha": "date"}
+    offers = made.actions["list_ofertas"][-1].extract_schema or {}
+    assert list(offers) == ["name", "price"], "a price that is crossed out is none"
+    assert made.info["list_ofertas"].phrases == ["lista de ofertas", "muestra ofertas"]
+    assert made.info["anular"].hints.consequential
+    assert made.info["anular"].phrases == ["anular {pedido}"]
+
+    async def cancel(session: Session) -> str:
+        await session.page.set_content(CONSOLE)
+        step = inject(made.actions["anular"][1], {"pedido": "Sur"})
+        await session.page.locator(step.selector or "").click(timeout=5_000)
+        return await session.page.inner_text("#said")
+
+    assert on(browser, "/empty", cancel) == "anulado Sur"
+
+
+def test_a_person_keeps_renames_or_drops_what_was_learnt(learnt: NLWebInterface) -> None:
+    answers = {"search": "find tea", "sign_in": ""}
+    made = review(learnt, lambda name: answers.get(name, name))
+    assert list(made.actions) == ["find_tea", *[one for one in learnt.actions if one not in answers]]
+    assert set(made.info) == set(made.actions)
+    with pytest.raises(ValidationError, match="cannot both be called"):
+        review(learnt, lambda name: "same")
+    with pytest.raises(ValidationError, match="Nothing is left"):
+        review(learnt, lambda name: "")
 
 
 def test_a_page_without_anything_is_told_so(browser: NLWebExecutor) -> None:
@@ -377,7 +448,7 @@ def test_a_trace_is_written_but_not_where_a_secret_would_be_in_it(learnt: NLWebI
     assert len(result) == 2
     assert trace.read_bytes().startswith(b"PK")
     with pytest.raises(SetupError, match="would hold it"):
-        asyncio.run(run_action(learnt, "login", {"your_name": "x"}, trace=trace))
+        asyncio.run(run_action(learnt, "sign_in", {"your_name": "x"}, trace=trace))
 
 
 def test_the_command_learns_and_runs(

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import io
 import json
 import os
 import signal
@@ -160,6 +161,19 @@ def test_a_recording_needs_a_window(shop: Website, agent3: Command, monkeypatch:
 
 
 @pytest.mark.browser
+def test_what_is_learnt_is_reviewed_beside_pictures(
+    shop: Website, agent3: Command, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(sys, "stdin", io.StringIO("find things\n-\n"))
+    code, _, said = agent3("learn", f"{shop.url}/", "--out", "shop.yaml", "--review")
+    assert code == 0
+    assert "Enter keeps one, a new name renames it, - drops it." in said
+    assert (tmp_path / "shop-preview" / "search.png").read_bytes().startswith(b"\x89PNG")
+    kept = (tmp_path / "shop.yaml").read_text()
+    assert "find_things" in kept
+
+
+@pytest.mark.browser
 def test_a_learnt_file_is_checked_and_runs_by_name_and_by_sentence(shop: Website, agent3: Command) -> None:
     code, out, said = agent3("learn", f"{shop.url}/", "--out", "shop.yaml")
     assert (code, out) == (0, "")
@@ -167,10 +181,10 @@ def test_a_learnt_file_is_checked_and_runs_by_name_and_by_sentence(shop: Website
     code, out, said = agent3("check", "shop.yaml")
     assert code == 0
     assert "  ok      2 (type '#q')\n" in out
-    assert "--param search_form.NAME=VALUE" in said
+    assert "--param search.NAME=VALUE" in said
     code, out, said = agent3("run", "shop.yaml", "busca una taza", "--param", "what_are_you_looking_for=mug", "--json")
     assert code == 0
-    assert said.splitlines()[:2] == ["search_form what_are_you_looking_for=mug", "  1/5 navigate"]
+    assert said.splitlines()[:2] == ["search what_are_you_looking_for=mug", "  1/5 navigate"]
     assert "€12.50" in json.loads(out)["result"]["text"]
 
 

@@ -80,7 +80,7 @@ async def choose_here(agent: Agent, offered: Sequence[Capability], message: str)
         if encoder is None:
             return Choices(offered).choose(offered, message, time.time())
         shown = agent if len(offered) == len(agent.capabilities) else replace(agent, capabilities=tuple(offered))
-        vectors = encode_agent(encoder, shown).astype(np.float32) / 127
+        vectors = encode_agent(encoder, shown).astype(np.float32) / np.float32(127)
         return Choices(offered, encoder, vectors).choose(offered, message, time.time())
 
     return await asyncio.to_thread(find)

@@ -52,9 +52,31 @@ def test_a_decoy_in_the_same_place_is_not_taken(name: str, reason: str) -> None:
     assert reason in verdict.reason
 
 
-def test_an_element_of_another_role_is_never_taken() -> None:
-    link = like(role="link", tag="a", id=BUTTON.id, classes=BUTTON.classes)
-    assert judge(BUTTON, [link]).reason == "there is no other button on the page"
+def test_a_button_that_became_a_link_is_taken_only_where_everything_else_agrees() -> None:
+    link = like(role="link", tag="a")
+    chosen = judge(BUTTON, [link, like(name="Share")]).chosen
+    assert chosen is not None
+    assert chosen.index == 0
+    assert judge(BUTTON, [like(role="link", tag="a", name="Add to basket now")]).chosen is not None, "the same in words"
+    for changes in (
+        {"name": "Add to cart help"},
+        {"landmark": "footer"},
+        {"near": digest_words("customers also bought a kettle")},
+        {"role": "checkbox"},
+    ):
+        assert judge(BUTTON, [like(**{"role": "link", "tag": "a", **changes})]).chosen is None, changes
+
+
+def test_a_button_of_a_row_is_told_from_the_others_by_its_row() -> None:
+    rows = [digest_words(text) for text in ("Ana Pérez admin May", "Luis Gómez guest June", "Eva Ruiz admin July")]
+    known = like(near=rows[0])
+    wide = tuple(word for row in rows for word in row)
+    there = [like(near=row, wide=wide) for row in rows]
+    chosen = judge(known, there[::-1]).chosen
+    assert chosen is not None
+    assert chosen.index == 2
+    assert judge(known, there[1:]).chosen is None, "its own row is gone"
+    assert judge(known, [*there, there[0]]).chosen is None, "two rows are the same"
 
 
 def test_the_same_name_among_other_things_is_not_taken() -> None:

@@ -6,9 +6,11 @@ descriptions are the page's own words. It knows no browser beyond the page.
 
 from __future__ import annotations
 
+import json
+import re
 from collections.abc import Mapping
 from contextlib import suppress
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, Literal
 from urllib.parse import urlsplit
 
 from msgspec import Struct, convert
@@ -28,11 +30,12 @@ from agent3.protocols.nlweb.steps.parameters import escape_braces
 from agent3.protocols.nlweb.steps.webmcp import Tool, list_tools
 from agent3.security.sanitize import clean_text
 from agent3.sentences.consequences import has_consequences
+from agent3.sentences.lexicon import Language, detect_language
 
 if TYPE_CHECKING:
     from playwright.async_api import Page
 
-__all__ = ["Draft", "learn", "read_page"]
+__all__ = ["Draft", "draft_page", "learn", "read_page"]
 
 _MOST_LINKS = 12
 
@@ -43,22 +46,54 @@ _LOOK = (
   const fieldOf = one => ({
     name: one.name || one.id, label: labelOf(one), selector: selectorOf(one),
     kind: one.localName === 'select' ? 'select' : one.localName === 'textarea' ? 'text' : one.type || 'text',
-    required: one.required || one.getAttribute('aria-required') === 'true', pattern: one.pattern || '',
-    least: one.min || '', most: one.max || '',
+    required: one.required || one.getAttribute('aria-required') === 'true'
+      || /\*\s*:?$/.test(words(one.labels?.[0]?.textContent)), given: Boolean(one.value) && one.type !== 'checkbox',
+    optional: /optional|opcional/i.test(`${one.labels?.[0]?.textContent ?? ''} ${one.placeholder ?? ''}`),
+    pattern: one.pattern || '', least: one.min || '', most: one.max || '',
     group: one.type === 'radio' ? one.name : '', value: one.type === 'radio' ? one.value : '',
     options: [...one.options ?? []].filter(each => !each.disabled).slice(0, 200)
       .map(each => [each.value, words(each.text)]),
   });
   const silent = ['hidden', 'submit', 'button', 'image', 'reset', 'file'];
+  // The heading that a thing stands under: in its own section, or the last one before it.
+  const headings = [...document.querySelectorAll('h1,h2,h3,h4,legend')].filter(shown);
+  const headingOf = element => {
+    const labelled = document.getElementById(element.getAttribute('aria-labelledby') ?? '');
+    if (element.getAttribute('aria-label') || labelled)
+      return words(element.getAttribute('aria-label') || labelled.innerText);
+    const inside = element.matches('form,section,table') && element.querySelector('legend,h1,h2,h3,h4,caption');
+    if (inside) return words(inside.innerText);
+    const around = element.closest('section,article,fieldset,dialog,aside,main') ?? document.body;
+    const before = headings.filter(one => around.contains(one) && !element.contains(one) && one.localName !== 'h1'
+      && element.compareDocumentPosition(one) & Node.DOCUMENT_POSITION_PRECEDING);
+    return words(before.at(-1)?.innerText);
+  };
+  const struck = one => one.closest('del,s,strike') || /line-through/.test(getComputedStyle(one).textDecorationLine);
+  // Buttons that every row has: one action, with the row as its parameter. Rows that bear one name are left alone.
+  const deedsOf = (rows, selector, nameOf) => {
+    const named = rows.slice(0, 200).map(nameOf);
+    if (named.some(one => !one) || new Set(named).size < named.length) return [];
+    const counts = new Map();
+    const pressed = 'button,[role=button],input[type=submit],input[type=button]';
+    for (const row of rows.slice(0, 200)) for (const one of row.querySelectorAll(pressed)) {
+      const text = words(one.innerText || one.value || one.getAttribute('aria-label'));
+      if (text && shown(one) && row.querySelectorAll('button').length < 8)
+        counts.set(text, [...counts.get(text) ?? [], one]);
+    }
+    return [...counts].filter(([, all]) => all.length >= Math.max(2, rows.length / 2)).slice(0, 5)
+      .map(([text, all]) => ({text, attribute: !words(all[0].innerText) && all[0].value ? 'value'
+        : !words(all[0].innerText) ? 'aria-label' : '', selector, example: named[0]}));
+  };
   const forms = [...document.forms].filter(shown).slice(0, 20).map(form => {
     const fields = [...form.elements].filter(one => /^(input|select|textarea)$/.test(one.localName)
       && !silent.includes(one.type) && !one.disabled && shown(one)).slice(0, 60);
     const button = [...form.elements].find(one => (one.type === 'submit' || one.type === 'image') && shown(one));
     return {
-      name: words(form.getAttribute('aria-label') || form.getAttribute('name') || form.id),
-      heading: words(form.querySelector('legend,h1,h2,h3')?.innerText), action: form.getAttribute('action') ?? '',
+      name: saying(form.getAttribute('name')) || saying(form.id), heading: headingOf(form),
+      action: form.getAttribute('action') ?? '',
       here: new URL(form.getAttribute('action') || '', location.href).pathname === location.pathname,
-      method: form.method, search: form.matches('[role=search]') || fields.some(one => one.type === 'search'),
+      method: form.method, search: form.matches('[role=search]') || fields.some(one => one.type === 'search')
+        || (form.method === 'get' && /^(search|find|buscar)$/i.test(words(button?.innerText || button?.value))),
       tool: form.getAttribute('toolname') ?? '', button: button ? words(button.innerText || button.value) : '',
       submit: button ? selectorOf(button) : '', selector: selectorOf(form), fields: fields.map(fieldOf),
     };
@@ -67,8 +102,12 @@ _LOOK = (
     const head = [...(table.tHead?.rows[0] ?? table.rows[0])?.cells ?? []].map(one => words(one.innerText));
     const rows = [...table.rows].filter(row => row.cells.length && [...row.cells].some(one => one.localName === 'td'));
     const body = rows[0]?.parentElement === table.tBodies[0] ? ' > tbody > tr:has(> td)' : ' tr:has(> td)';
-    return {name: words(table.caption?.innerText || table.getAttribute('aria-label') || table.id), head,
-            rows: rows.length, selector: selectorOf(table) + body};
+    const selector = selectorOf(table) + body;
+    const cells = head.map((_, at) => rows.slice(0, 6).map(row => words(row.cells[at]?.innerText)));
+    const first = head.findIndex(Boolean);
+    return {name: headingOf(table) || saying(table.id), head, cells, rows: rows.length, selector,
+            called: head[first], area: selectorOf(table),
+            deeds: deedsOf(rows, selector, row => words(row.cells[first]?.innerText))};
   }).filter(one => one.rows >= 2 && one.head.length >= 2 && one.head.some(Boolean));
   // Lists: at least three elements with the same tag, classes and kind of parent, that are in no other such list.
   const groups = new Map();
@@ -94,16 +133,25 @@ _LOOK = (
         const link = one.localName === 'a' && one.getAttribute('href');
         const leaf = !one.children.length && words(one.textContent);
         if (!leaf && !link && one.localName !== 'img') continue;
+        if (struck(one) || one.closest('button,[role=button],select,svg')) continue;
         const kind = link ? 'link' : one.localName === 'img' ? 'image' : 'text';
         const plain = kind !== 'text' ? kind : calledBy(one);
-        const own = one.getAttribute('itemprop') || one.classList[0] || plain;
+        const own = one.getAttribute('itemprop') || (plain === 'price' && plain)
+          || (saying(one.classList[0]) && one.classList[0]) || plain;
         const name = own in fields ? `${own}_${Object.keys(fields).length + 1}` : own;
         const inside = one.classList[0] ? '.' + CSS.escape(one.classList[0]) : one.localName;
         if (Object.keys(fields).length < 12 && first.querySelector(inside) === one)
-          fields[name] ??= {selector: inside, text: words(one.textContent), kind, leaf: Boolean(leaf)};
+          fields[name] ??= {selector: inside, text: words(one.textContent), kind, leaf: Boolean(leaf),
+            title: /^h[1-6]$|^b$|^strong$/.test(one.localName) || /name|title/i.test(one.className)};
       }
       const mark = first.localName + [...first.classList].slice(0, 2).map(each => '.' + CSS.escape(each)).join('');
-      return {name: first.classList[0], selector: mark, rows: all.length, fields};
+      const title = Object.values(fields).find(one => one.kind === 'text' && one.title)
+        ?? Object.values(fields).find(one => one.kind === 'text' || one.leaf);
+      const called = title ? Object.keys(fields).find(each => fields[each] === title) : '';
+      const nameOf = row => words(title && row.querySelector(title.selector)?.innerText);
+      return {name: saying(first.classList[0]), heading: headingOf(first.parentElement), selector: mark,
+              rows: all.length, fields, called, area: selectorOf(first.parentElement),
+              deeds: deedsOf(all, mark, nameOf)};
     }).filter(one => Object.keys(one.fields).length);
   const repeated = new Set(several.flat());
   const inside = one => { for (let up = one; up; up = up.parentElement) if (repeated.has(up)) return true; };
@@ -115,7 +163,8 @@ _LOOK = (
     .filter(one => shown(one) && words(one.innerText) && one.origin === location.origin
       && !one.getAttribute('href').startsWith('#'))
     .slice(0, 40).map(one => ({name: words(one.innerText), path: one.pathname + one.search}));
-  return {title: words(document.title), path: location.pathname + location.search,
+  return {language: document.documentElement.lang, words: document.body.innerText.slice(0, 2000),
+          title: words(document.title), path: location.pathname + location.search,
           about: words(document.querySelector('meta[name=description]')?.content), forms, tables, lists, links};
 }"""
 )
@@ -127,6 +176,8 @@ class _Field(Struct):
     selector: str
     kind: str
     required: bool
+    optional: bool = False
+    given: bool = False
     pattern: str = ""
     least: str = ""
     most: str = ""
@@ -149,11 +200,24 @@ class _Form(Struct):
     fields: list[_Field]
 
 
+class _Deed(Struct):
+    """A button that each row has."""
+
+    text: str
+    attribute: str
+    selector: str
+    example: str
+
+
 class _Table(Struct):
     name: str
     head: list[str]
+    cells: list[list[str]]
     rows: int
     selector: str
+    area: str = ""
+    called: str = ""
+    deeds: list[_Deed] = []
 
 
 class _Cell(Struct):
@@ -161,13 +225,22 @@ class _Cell(Struct):
     text: str
     kind: str
     leaf: bool
+    title: bool = False
 
 
 class _List(Struct):
     name: str
+    heading: str
     selector: str
     rows: int
     fields: dict[str, _Cell]
+    area: str = ""
+    called: str = ""
+    deeds: list[_Deed] = []
+
+    @property
+    def title(self) -> str:
+        return self.heading or self.name.replace("-", " ").replace("_", " ") or "items"
 
 
 class _Link(Struct):
@@ -176,6 +249,8 @@ class _Link(Struct):
 
 
 class _PageContent(Struct):
+    language: str
+    words: str
     title: str
     path: str
     about: str
@@ -196,13 +271,34 @@ _SCHEMAS: dict[str, dict[str, Any]] = {
 """What the kinds of fields take; text by default."""
 
 
+_GENERIC = frozenset("submit send go ok save search enviar guardar aceptar buscar ir continue continuar".split())
+"""What a button says whatever its form is for."""
+_NUMBER = re.compile(r"[-+]?\d[\d.,\s]*")
+_DAY = re.compile(r"\d{4}-\d\d-\d\d|\d{1,2}[./]\d{1,2}[./]\d{2,4}|\d{1,2} \w{3,10} \d{4}")
+_VERBS: Mapping[Language, Mapping[str, str]] = {
+    "en": {"list": "list {}", "show": "show me {}", "open": "open {}", "read": "Read {}", "all": "Every one of {}",
+           "lead": "Open {} and read it", "of": "{} of {}", "search": "search"},
+    "es": {"list": "lista de {}", "show": "muestra {}", "open": "abre {}", "read": "Leer {}", "all": "Todo de {}",
+           "lead": "Abrir {} y leerlo", "of": "{} de {}", "search": "buscar"},
+}  # fmt: skip
+"""What phrases and descriptions say, in the language of the page."""
+
+
 async def learn(page: Page, *, name: str | None = None) -> NLWebInterface:
     """The interface that the page in front suggests; MalformedResponse where it suggests nothing at all."""
+    return (await draft_page(page, name=name))[0]
+
+
+async def draft_page(page: Page, *, name: str | None = None) -> tuple[NLWebInterface, dict[str, str]]:
+    """As ``learn``; also where on the page each action stands, by selector, for those that stand in one place."""
     try:
         content = convert(await page.evaluate(_LOOK), _PageContent)
     except ValueError as error:  # scripts of the page may have changed what ours relies on
         raise MalformedResponse(f"The page could not be read: {error}") from None
-    draft = Draft(page.url, name or content.title)
+    spanish = content.language.lower().startswith("es") or (
+        not content.language and detect_language(content.words) == "es"
+    )
+    draft = Draft(page.url, name or content.title, "es" if spanish else "en")
     tools = await list_tools(page)
     for tool in tools:
         draft.add_tool(content.path, tool)
@@ -213,17 +309,18 @@ async def learn(page: Page, *, name: str | None = None) -> NLWebInterface:
     for table in content.tables:
         draft.add_table(content.path, table)
     for cards in content.lists:
-        description = _describe_reading(f"List every {cards.name.replace('-', ' ')} of the page")
-        draft.add(f"list {cards.name}", [_navigate(content.path), _extract_cards(cards)], description)
+        draft.add_list(content.path, cards)
     for link in content.links:
         draft.add_link(content.path, link)
-    return draft.interface(content.about)
+    return draft.interface(content.about), draft.places
 
 
 class Draft:
     """An interface that grows action by action."""
 
-    def __init__(self, url: str, title: str):
+    def __init__(self, url: str, title: str, language: Language = "en"):
+        self._say = _VERBS[language]
+        self.places: dict[str, str] = {}
         parts = urlsplit(url)
         self._base = f"{parts.scheme}://{parts.netloc}"
         self._title = clean_text(title).strip()[:80] or (parts.hostname or "website")
@@ -258,10 +355,17 @@ class Draft:
             metadata=metadata,
         )
 
-    def add(self, name: str, steps: list[NLWebAction], info: NLWebActionInfo) -> str:
-        """One more action, under a name that is free."""
-        found = make_unique(slugify(name, "action"), self._names)
+    def add(
+        self, name: str, steps: list[NLWebAction], info: NLWebActionInfo, *, place: str = "", more: str = ""
+    ) -> str:
+        """One more action, under a name that is free: with the words of ``more`` before there is a number in it."""
+        slug = slugify(name, "action")
+        if slug in self._names and more and slugify(more) not in slug:
+            slug = slugify(more if slug in slugify(more) else f"{name} {more}", "action")
+        found = make_unique(slug, self._names)
         self._actions[found], self._info[found] = steps, info
+        if place:
+            self.places[found] = place
         return found
 
     def secret(self, label: str) -> str:
@@ -300,6 +404,10 @@ class Draft:
         """
         steps, properties, required = [_navigate(path)], {}, []
         taken: set[str] = set()
+        reads = form.method == "get" and not has_consequences(f"{form.button} {form.name} {form.heading}", asks=True)
+        # A form that marks some fields as required means it of the others, too. One with consequences that marks none
+        # is filled in whole, but for what says that it need not be, or has a value already.
+        marks = any(field.required for field in form.fields)
         groups: dict[str, list[_Field]] = {}
         for field in form.fields:
             if field.group:
@@ -316,6 +424,8 @@ class Draft:
             # A search without words finds nothing, whether the form says so or not; the same for an only field.
             is_search = len(form.fields) == 1 or (form.search and field is form.fields[0])
             is_required = field.required or (field.kind in ("text", "search") and is_search)
+            if not reads and not marks and field.kind not in ("checkbox", "range"):
+                is_required = not field.optional and not field.given and not group
             required += [name] if is_required else []
             steps += _fill_field(name, field, group, optional=not is_required)
         if form.submit:
@@ -327,33 +437,71 @@ class Draft:
             steps += [_wait_for_quiet(), _extract_cards(cards)]
         else:
             steps += read_page()
-        name = form.name or form.button or form.heading or form.action.strip("/").replace("/", " ") or "form"
-        if form.search and not form.name:
-            name = "search"
-        title = form.heading or form.name or form.button or "the form"
-        reads = form.method == "get" and not has_consequences(f"{form.button} {form.name} {form.heading}", asks=True)
+        name, title = self._call_form(form)
         described = f"{title}: {', '.join(properties).replace('_', ' ')}" if properties else title
         placeholders = " ".join(f"{{{key}}}" for key in required)
+        said = self._say["search"] if form.search and reads else name.lower()
         info = NLWebActionInfo(
             description=clean_text(described)[:300],
             input_schema=_object_schema(properties, required),
-            phrases=[f"{slugify(name).replace('_', ' ')} {placeholders}"] if required else [],
+            phrases=[f"{escape_braces(said)} {placeholders}".strip()],
             hints=ActionHints(read_only=reads, consequential=not reads),
         )
-        self.add(name, steps, info)
+        self.add(name, steps, info, place=form.selector, more=form.heading or form.name)
+
+    def _call_form(self, form: _Form) -> tuple[str, str]:
+        """What a form is called, and its title: the button says what it does, the heading what it is about."""
+        title = form.heading or form.button or form.name or "form"
+        if form.search:
+            return "search", title
+        button = form.button.strip()
+        if button and button.lower() not in _GENERIC:
+            return button, title
+        path = form.action.partition("?")[0].strip("/").replace("/", " ")
+        return form.heading or form.name or button or path or "form", title
+
+    def add_list(self, path: str, cards: _List) -> None:
+        """What repeats itself on a page, and the buttons that each of them has."""
+        noun = clean_text(cards.title)
+        info = _describe_reading(self._say["all"].format(noun), [self._say[one].format(noun) for one in _LISTING])
+        self.add(f"list {noun}", [_navigate(path), _extract_cards(cards)], info, place=cards.area)
+        for deed in cards.deeds:
+            self.add_deed(path, deed, cards.called or "name", noun, cards.area)
+
+    def add_deed(self, path: str, deed: _Deed, called: str, noun: str, area: str) -> None:
+        """A button that each row has, as one action: which row is its parameter."""
+        name = slugify(called, "name") if len(slugify(called, "name")) > 2 else "name"
+        said = json.dumps(deed.text, ensure_ascii=False)
+        tag = f"[{deed.attribute}={said}]" if deed.attribute else f":is(button, [role=button]):has-text({said})"
+        row = f'{escape_braces(deed.selector)}:has(:text-is("{{{name}}}"))'
+        step = NLWebAction(action_type=ActionType.CLICK, selector=f"{row} {escape_braces(tag)}")
+        schema = {"type": "string", "minLength": 1, "examples": [deed.example], "description": f"{called}: {noun}"}
+        info = NLWebActionInfo(
+            description=clean_text(self._say["of"].format(deed.text, noun))[:300],
+            input_schema=_object_schema({name: schema}, [name]),
+            phrases=[f"{escape_braces(deed.text.lower())} {{{name}}}"],
+            hints=ActionHints(consequential=has_consequences(deed.text)),
+        )
+        self.add(deed.text, [_navigate(path), step, *read_page()], info, place=area, more=noun)
 
     def add_table(self, path: str, table: _Table) -> None:
         """The rows of a table, each with the words of its head."""
         taken: set[str] = set()
-        fields: dict[str, str | ExtractField] = {
-            make_unique(slugify(head, "column"), taken): f"td:nth-child({number})"
-            for number, head in enumerate(table.head, 1)
-            if head
-        }
+        fields: dict[str, str | ExtractField] = {}
+        for number, (head, cells) in enumerate(zip(table.head, table.cells, strict=True), 1):
+            if head:
+                selector, kind = f"td:nth-child({number})", _type_of(cells)
+                field = selector if kind == "text" else ExtractField(selector=selector, type=kind)
+                fields[make_unique(slugify(head, "column"), taken)] = field
         name = table.name or "table"
         heads = ", ".join(filter(None, table.head))
         steps = [_navigate(path), _extract(table.selector, fields)]
-        self.add(f"read {name}", steps, _describe_reading(f"Read {name}: {heads}"))
+        info = _describe_reading(
+            f"{self._say['read'].format(name)}: {heads}", [self._say[one].format(name) for one in _LISTING]
+        )
+        self.add(f"read {name}", steps, info, place=table.area)
+        for deed in table.deeds:
+            self.add_deed(path, deed, table.called, name, table.area)
 
     def add_link(self, path: str, link: _Link) -> None:
         """A page that this one leads to."""
@@ -361,7 +509,8 @@ class Draft:
             return
         self._paths.add(link.path)
         steps = [_navigate(link.path), *read_page()]
-        self.add(f"open {link.name}", steps, _describe_reading(f"Open {link.name} and read it"))
+        info = _describe_reading(self._say["lead"].format(link.name), [self._say["open"].format(link.name)])
+        self.add(f"open {link.name}", steps, info)
 
 
 # Steps
@@ -428,10 +577,28 @@ def _fill_field(name: str, field: _Field, group: list[_Field], *, optional: bool
 # Descriptions
 
 
-def _describe_reading(description: str) -> NLWebActionInfo:
+_LISTING = ("list", "show")
+
+
+def _describe_reading(description: str, phrases: list[str]) -> NLWebActionInfo:
     return NLWebActionInfo(
-        description=clean_text(description)[:300], hints=ActionHints(read_only=True, idempotent=True)
+        description=clean_text(description)[:300],
+        phrases=[escape_braces(clean_text(phrase).lower()) for phrase in phrases],
+        hints=ActionHints(read_only=True, idempotent=True),
     )
+
+
+def _type_of(cells: list[str]) -> Literal["text", "price", "number", "date"]:
+    """What the values of a column are, where all that are there agree."""
+    there = [cell for cell in cells if cell]
+    if len(there) < 2:
+        return "text"
+    if all(any(sign in cell for sign in "€$£¥") and any(map(str.isdigit, cell)) for cell in there):
+        return "price"
+    if all(_NUMBER.fullmatch(cell) for cell in there):
+        # A year, a telephone number or an order is told by its digits: only what is written as an amount is one.
+        return "number" if all(len(cell) <= 12 and not cell.startswith("0") for cell in there) else "text"
+    return "date" if all(_DAY.fullmatch(cell) for cell in there) else "text"
 
 
 def _object_schema(properties: Mapping[str, Any], required: list[str]) -> dict[str, Any]:

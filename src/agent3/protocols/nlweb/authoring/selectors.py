@@ -56,9 +56,26 @@ const selectorOf = element => {
 };
 const shown = element => element.checkVisibility?.({checkOpacity: true, checkVisibilityCSS: true}) ?? true;
 const words = text => String(text ?? '').replace(/\s+/g, ' ').trim().slice(0, 120);
-const labelOf = element => words(element.labels?.[0]?.innerText || element.getAttribute('aria-label')
-  || document.getElementById(element.getAttribute('aria-labelledby') ?? '')?.innerText
-  || element.placeholder || element.title || element.name || element.id);
+// What a label says itself: not the options of the list inside it, nor the text of a field.
+const ownWords = element => {
+  if (!element) return '';
+  const copy = element.cloneNode(true);
+  copy.querySelectorAll('select,textarea,button,script,style,datalist,[hidden]').forEach(one => one.remove());
+  return words(copy.textContent);
+};
+// Ids and names of one letter, or made up, say nothing to a person.
+const saying = text => { const plain = words(text); return plain.length > 2 && !madeUp(plain) ? plain : ''; };
+const beside = element => {
+  const before = element.previousElementSibling;
+  if (before && !before.matches('input,select,textarea,button,a')) return ownWords(before).slice(0, 60);
+  const cell = element.closest('td,dd')?.previousElementSibling;
+  return cell && !cell.querySelector('input,select,textarea,button') ? ownWords(cell).slice(0, 60) : '';
+};
+const labelOf = element => words((ownWords(element.labels?.[0]) || element.getAttribute('aria-label')
+  || (element.getAttribute('aria-labelledby') ?? '').split(/\s+/).filter(Boolean)
+    .map(id => ownWords(document.getElementById(id))).join(' ').trim()
+  || element.placeholder || element.title || beside(element) || saying(element.name) || saying(element.id)
+  || element.name || element.id || '').replace(/\s*[*:]+\s*$/, ''));
 """
 """Functions for a page: ``selectorOf``, ``labelOf``, ``shown`` and ``words``."""
 

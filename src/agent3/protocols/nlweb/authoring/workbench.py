@@ -19,8 +19,10 @@ from urllib.parse import urlsplit
 from agent3.definitions import ActionType, NLWebAction, NLWebInterface
 from agent3.errors import MalformedResponse, SecurityError, SetupError, TargetError, Unavailable
 from agent3.protocols.nlweb.authoring.checking import Finding, check
-from agent3.protocols.nlweb.authoring.learning import learn
+from agent3.protocols.nlweb.authoring.learning import draft_page, learn
+from agent3.protocols.nlweb.authoring.modelling import Helper, do_kept, do_with_model
 from agent3.protocols.nlweb.authoring.recording import RecordedStep, Recorder
+from agent3.protocols.nlweb.authoring.reviewing import take_pictures
 from agent3.protocols.nlweb.browser import installation
 from agent3.protocols.nlweb.browser.chromium import Chrome
 from agent3.protocols.nlweb.browser.pool import Pool
@@ -47,17 +49,27 @@ _ANSWER_SECONDS = 10.0
 _QUIET_MS = 3_000.0
 
 
-async def learn_page(url: str, *, name: str | None = None, profile: LocalProfile | None = None) -> NLWebInterface:
+async def learn_page(
+    url: str,
+    *,
+    name: str | None = None,
+    profile: LocalProfile | None = None,
+    pictures: Path | None = None,
+) -> NLWebInterface:
     """The interface that a page suggests; errors as those of a navigation, MalformedResponse if it suggests none.
 
-    A page that the site's robots.txt disallows is not looked at: SecurityError.
+    With ``pictures``, a folder, each action that stands in one place of the page is shown there as ACTION.png. A page
+    that the site's robots.txt disallows is not looked at: SecurityError.
     """
     interface = _site_of_page(url)
     await _require_reachable(interface)
     await (profile or LocalProfile()).robots.require(interface, url)
     async with _open_page(interface, url) as session:
         await _settle(session.page)
-        return await learn(session.page, name=name)
+        made, places = await draft_page(session.page, name=name)
+        if pictures is not None:
+            await take_pictures(session.page, places, pictures)
+        return made
 
 
 async def record_page(
@@ -127,7 +139,13 @@ async def run_action(
 
 
 async def drive_page(
-    url: str, sentence: str, *, confirm: Confirm, headless: bool = True, profile: LocalProfile | None = None
+    url: str,
+    sentence: str,
+    *,
+    confirm: Confirm,
+    headless: bool = True,
+    profile: LocalProfile | None = None,
+    helper: Helper | None = None,
 ) -> tuple[Driven, dict[str, str]]:
     """Do on an unknown page what a sentence says; also where that led: the address, title and text of the page.
 
@@ -139,7 +157,7 @@ async def drive_page(
     _require_window(headless)
     await _require_reachable(interface)
     async with _open_page(interface, url, headless=headless, state=await profile.load_state(interface)) as session:
-        result = await drive_session(session, sentence, confirm=confirm)
+        result = await drive_session(session, sentence, confirm=confirm, helper=helper)
         page = session.page
         await _settle(page)
         text = await page.locator("body").inner_text(timeout=_QUIET_MS)
@@ -147,8 +165,14 @@ async def drive_page(
         return result, {"url": page.url, "title": await page.title(), "text": text}
 
 
-async def drive_session(session: Session, sentence: str, *, confirm: Confirm) -> Driven:
-    """As ``drive_page``, on the page that a session has open."""
+async def drive_session(session: Session, sentence: str, *, confirm: Confirm, helper: Helper | None = None) -> Driven:
+    """As ``drive_page``, on the page that a session has open.
+
+    With a ``helper``, what a model did for such a sentence before is done again without it; and where the rules find
+    nothing to do, it is asked.
+    """
+    if helper is not None and (kept := await do_kept(session, sentence, helper, confirm=confirm)) is not None:
+        return kept
     answer, session.ctx.answer = session.ctx.answer, None  # the driver answers the page's dialogs
     try:
         result = await drive(
@@ -156,6 +180,10 @@ async def drive_session(session: Session, sentence: str, *, confirm: Confirm) ->
         )
     finally:
         session.ctx.answer = answer
+    if helper is not None and not result.done:
+        helped = await do_with_model(session, sentence, helper, confirm=confirm)
+        if helped is not None:
+            return helped
     return await _ask_by_offers(session, sentence, result) if result.offers else result
 
 

@@ -5,8 +5,8 @@ from __future__ import annotations
 import asyncio
 import signal
 import sys
-from collections.abc import Mapping
-from contextlib import suppress
+from collections.abc import AsyncIterator, Mapping
+from contextlib import asynccontextmanager, suppress
 from json import loads
 from pathlib import Path
 from typing import Any
@@ -17,8 +17,12 @@ from cyclopts import App
 from agent3.definitions import NLWebInterface
 from agent3.errors import Conflict, SetupError, ValidationError
 from agent3.gateway.which import write_question
-from agent3.protocols.nlweb.authoring import files, workbench
+from agent3.identity.secrets import EnvironmentVault
+from agent3.llm.configured import load_model
+from agent3.llm.proposals import Proposals
+from agent3.protocols.nlweb.authoring import files, reviewing, workbench
 from agent3.protocols.nlweb.authoring.checking import Finding
+from agent3.protocols.nlweb.authoring.modelling import Helper
 from agent3.protocols.nlweb.commands import actions_of, understand
 from agent3.protocols.nlweb.connector import agent_of
 from agent3.protocols.nlweb.driver import Driven
@@ -27,7 +31,7 @@ from agent3.protocols.nlweb.visit.local_profile import open_local_profile
 from agent3.protocols.nlweb.visit.login import Login
 from agent3.protocols.nlweb.visit.secret_grants import variables_of
 from agent3.sentences import Ask, Understood
-from agent3.settings import load
+from agent3.settings import Settings, data_folder, load
 from agent3.terminal.options import DatabaseOptions
 from agent3.terminal.output import print_indented, print_json, print_note
 
@@ -105,9 +109,17 @@ def record(
 
 @app.command
 def learn(
-    url: str, *, out: Path | None = None, name: str | None = None, force: bool = False, json: bool = False
+    url: str,
+    *,
+    out: Path | None = None,
+    name: str | None = None,
+    review: bool = False,
+    force: bool = False,
+    json: bool = False,
 ) -> None:
     """Make actions from what a page offers: its forms, tables, lists, links and tools. Nothing is sent.
+
+    With --review you see each action, with a picture of its place on the page, and keep, rename or drop it.
 
     A page that the site's robots.txt disallows is left alone; web.robots (AGENT3_WEB_ROBOTS) can say otherwise.
 
@@ -121,6 +133,8 @@ def learn(
         The interface file to write, NAME.yaml or NAME.json; printed by default.
     name:
         What to call the website; its title by default.
+    review:
+        Ask about each action: Enter keeps it, a name renames it, - drops it. Pictures are written into NAME-preview.
     force:
         Overwrite an existing file.
     json:
@@ -130,9 +144,15 @@ def learn(
 
     async def work() -> NLWebInterface:
         async with open_local_profile(load(), fresh=True) as profile:
-            return await workbench.learn_page(url, name=name, profile=profile)
+            return await workbench.learn_page(url, name=name, profile=profile, pictures=pictures)
 
-    _deliver(asyncio.run(work()), out, json)
+    pictures = Path(f"{out.stem if out else 'agent3'}-preview") if review else None
+    if pictures is not None:
+        pictures.mkdir(exist_ok=True)
+    made = asyncio.run(work())
+    if pictures is not None:
+        made = _review(made, pictures)
+    _deliver(made, out, json)
 
 
 @app.command
@@ -152,7 +172,8 @@ def run(
     For example: agent3 web run shop.yaml search --param query=tea,
     agent3 web run shop.yaml "search for tea", or agent3 web run https://shop.example "search for tea".
 
-    Cookies and heals are those of this machine's gateway, if one ever ran here.
+    Cookies and heals are those of this machine's gateway, if one ever ran here. On an address, the model of [llm] is
+    asked where the rules find nothing to do; what worked is kept and runs without it from then on.
 
     Parameters
     ----------
@@ -281,6 +302,30 @@ app.command(
 )
 
 
+# Learning
+
+
+def _review(interface: NLWebInterface, pictures: Path) -> NLWebInterface:
+    """Show each action and ask what to do with it. Where no more is answered, the rest is kept."""
+    print_note(f"{len(interface.actions)} actions. Enter keeps one, a new name renames it, - drops it.")
+
+    def decide(name: str) -> str:
+        info, picture = interface.info.get(name), pictures / f"{name}.png"
+        needed = input_schema(interface, name)
+        required = needed.get("required", ())
+        takes = ", ".join(f"{key}{'' if key in required else '?'}" for key in needed.get("properties", {}))
+        about = info.description if info is not None else ""
+        does = " (has consequences)" if info is not None and info.hints.consequential else ""
+        print_note(f"\n{name}({takes}){does}\n  {about}")
+        if picture.exists():
+            print_note(f"  {picture}")
+        print_note("  keep? ")
+        answer = sys.stdin.readline().strip()
+        return "" if answer == "-" else answer or name
+
+    return reviewing.review(interface, decide)
+
+
 # Running
 
 _MOST_TOLD = 3
@@ -291,9 +336,14 @@ def _drive(url: str, sentence: str, options: DatabaseOptions, *, headed: bool, y
     settings = options.settings()
 
     async def work() -> tuple[Driven, dict[str, str]]:
-        async with open_local_profile(settings, fresh=fresh) as profile:
+        async with open_local_profile(settings, fresh=fresh) as profile, _open_helper(settings, fresh) as helper:
             return await workbench.drive_page(
-                url, sentence, headless=not headed, profile=profile, confirm=lambda what: _confirm(what, yes)
+                url,
+                sentence,
+                headless=not headed,
+                profile=profile,
+                confirm=lambda what: _confirm(what, yes),
+                helper=helper,
             )
 
     result, page = asyncio.run(work())
@@ -311,6 +361,21 @@ def _drive(url: str, sentence: str, options: DatabaseOptions, *, headed: bool, y
     if not result.complete:
         print_note(f"{result.question} agent3 web learn {url} shows what the page offers.")
         sys.exit(1)
+
+
+@asynccontextmanager
+async def _open_helper(settings: Settings, fresh: bool) -> AsyncIterator[Helper | None]:
+    """The language model of [llm], for sentences that the rules do nothing for; None where there is none."""
+    llm = load_model(settings.llm, EnvironmentVault())
+    if llm is None:
+        yield None
+        return
+    how = settings.llm
+    proposals = Proposals(llm, seconds=how.timeout, per_day=how.per_day, max_tokens=how.max_tokens)
+    try:
+        yield Helper(proposals.complete, None if fresh else data_folder() / "learnt")
+    finally:
+        await llm.aclose()
 
 
 def _choose_action(

@@ -2,7 +2,7 @@
 
 It would rather find nothing than the wrong thing. A step that may fail is not healed, since its element is often not
 there; one of an action with consequences only by a heal that a person has accepted; and an element of another role is
-never taken.
+never taken, except that a link may have become a button where everything else agrees.
 """
 
 from __future__ import annotations
@@ -47,7 +47,7 @@ _MOST_CANDIDATES = 400
 _ROUND_MS = 400.0
 _LAST_PART = 0.25
 """The part of a wait that is left when something else is looked at: what is late is not yet gone."""
-_ROLES = {"textbox": ["textbox", "searchbox"]}
+_ROLES = {"textbox": ["textbox", "searchbox"], "button": ["button", "link"], "link": ["button", "link"]}
 _NOT_ARIA = frozenset(
     {"select", "password", "date", "file", "color", "hidden", "generic", "label", "iframe", "summary"}
 )

@@ -24,6 +24,11 @@ _NAMED = 0.9
 _CONTRADICTED = 0.45
 _CONTEXT = 0.45
 _STRONG_CONTEXT = 0.75
+_BESIDE = ((0.75, 0.25), (0.62, 0.3))
+"""How much of what stood beside an element must stand beside one of several alike, and how much more than beside the
+others: buttons of rows are told apart by their rows."""
+_CROSSING = frozenset({"button", "link"})
+"""Roles that a redesign exchanges for each other."""
 
 _MEANINGS = (
     {"search", "find", "buscar"},
@@ -92,10 +97,29 @@ def judge(
     known: Fingerprint, candidates: Sequence[Fingerprint], *, threshold: float = THRESHOLD, margin: float = MARGIN
 ) -> Verdict:
     """Which candidate is the remembered element, if that is beyond doubt."""
+    verdict = _judge_alike(known, candidates, threshold, margin, crossing=False)
+    is_open = verdict.chosen is None and (not verdict.best or verdict.best[0].score < threshold)
+    if not is_open or known.role not in _CROSSING or known.given:
+        return verdict
+    # Nothing of its role comes near: a link may have become a button, where everything else agrees.
+    crossed = _judge_alike(known, candidates, threshold, margin, crossing=True)
+    return crossed if crossed.chosen is not None else verdict
+
+
+def _judge_alike(
+    known: Fingerprint, candidates: Sequence[Fingerprint], threshold: float, margin: float, *, crossing: bool
+) -> Verdict:
+    """Among those of its role; or, ``crossing``, among those that its role may have become."""
+
+    def may_be(other: Fingerprint) -> bool:
+        if crossing:
+            return other.role != known.role and other.role in _CROSSING
+        return role_family(other.role) == role_family(known.role)
+
     ranked = sorted(
         (Scored(index, score(known, candidate), _find_doubt(known, candidate))
          for index, candidate in enumerate(candidates)
-         if role_family(candidate.role) == role_family(known.role) and candidate.given >= known.given),
+         if may_be(candidate) and candidate.given >= known.given),
         key=lambda scored: -scored.score,
     )  # fmt: skip
     best = tuple(ranked[:3])
@@ -108,8 +132,41 @@ def judge(
     if first.score < threshold:
         return Verdict(None, "nothing on the page is enough like it", best, ahead)
     if ahead < margin:
-        return Verdict(None, "several elements are like it", best, ahead)
+        rivals = [one for one in ranked if first.score - one.score < margin]
+        told_apart = _tell_apart(known, candidates, rivals)
+        if told_apart is None or told_apart[0].score < threshold:
+            return Verdict(None, "several elements are like it", best, ahead)
+        first, ahead = told_apart
+    if crossing and (doubt := _find_crossing_doubt(known, candidates[first.index])):
+        return Verdict(None, doubt, best, ahead)
     return Verdict(None if first.doubt else first, first.doubt, best, ahead)
+
+
+def _tell_apart(
+    known: Fingerprint, candidates: Sequence[Fingerprint], rivals: Sequence[Scored]
+) -> tuple[Scored, float] | None:
+    """The one of several alike that stands beside the same words, and by how much more than the others."""
+    if len(set(known.near)) < 2:
+        return None
+    beside = sorted(
+        ((_overlap(known.near, candidates[one.index].near), one) for one in rivals), key=lambda two: -two[0]
+    )
+    (most, first), (next_, _) = beside[:2]
+    is_told = any(most >= enough and most - next_ >= ahead for enough, ahead in _BESIDE)
+    return (first, most - next_) if is_told else None
+
+
+def _find_crossing_doubt(known: Fingerprint, other: Fingerprint) -> str:
+    """Why an element of the other role is not the remembered one; its twin in another part of the page is not."""
+    if not known.name or name_similarity(known.name, other.name) < 1.0:
+        return f"it is a {other.role} now, and not called the same"
+    if known.landmark != other.landmark:
+        return f"it is a {other.role}, in another part of the page"
+    is_marked = any(
+        getattr(known, mark) and getattr(known, mark) == getattr(other, mark) for mark in ("test", "id", "field")
+    )
+    beside = _overlap(known.near, other.near) if known.near else _overlap(known.heading, other.heading)
+    return "" if is_marked or beside >= _STRONG_CONTEXT else f"it is a {other.role}, and stands among other things"
 
 
 # How similar two elements are
