@@ -10,7 +10,7 @@ from typing import Any
 
 
 def main() -> None:
-    import atheris  # type: ignore[import-not-found, unused-ignore] # an optional tool
+    import atheris  # type: ignore[import-not-found, import-untyped, unused-ignore] # an optional tool
 
     with atheris.instrument_imports(include=["agent3"]):
         from faults._decoders import LONGEST, decode

@@ -66,8 +66,8 @@ def _fuzz_decoders(seed: int, each: float) -> Result:
         cases += count
         if crash:
             crashes.append(f"{name}: {crash}")
-    slow = {} if by_atheris else {"slowest_decoding_ms": round(slowest * 1_000, 1)}
-    return {"decoders": len(DECODERS), "by": "atheris" if by_atheris else "mutations", "cases": cases, **slow,
+    timed = {} if by_atheris else {"slowest_decoding_ms": round(slowest * 1_000, 1)}
+    return {"decoders": len(DECODERS), "by": "atheris" if by_atheris else "mutations", "cases": cases, **timed,
             "crashes": crashes}  # fmt: skip
 
 

@@ -318,3 +318,11 @@ def test_the_command_line_takes_a_value_from_standard_input_only(
     monkeypatch.setattr("sys.stdin", io.StringIO(""))
     with pytest.raises(SetupError, match="No value"):
         set_("pizza", options=options)
+
+
+def test_the_encrypted_database_has_every_method_of_the_port() -> None:
+    from agent3.storage.at_rest import _Encrypted
+    from agent3.storage.database import Database
+
+    port = {name for name, found in vars(Database).items() if callable(found) and not name.startswith("_")}
+    assert port <= set(vars(_Encrypted))

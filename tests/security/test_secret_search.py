@@ -96,7 +96,12 @@ def test_no_upstream_file_log_or_process_gets_a_secret_that_is_not_its_own(tmp_p
     data.mkdir()
     temporary.mkdir()
     (tmp_path / "program.py").write_text(PROGRAM)
-    where = {"TMPDIR": str(temporary), "SEAL": MASTER, "AGENT3_STORAGE_SEAL": "env:SEAL", "OTHER_SECRET": OTHER}
+    where: dict[str, Any] = {
+        "TMPDIR": str(temporary),
+        "SEAL": MASTER,
+        "AGENT3_STORAGE_SEAL": "env:SEAL",
+        "OTHER_SECRET": OTHER,
+    }
     where |= {"AGENT3_CALLS_BODIES": "full", "AGENT3_LOGS_LEVEL": "debug"}
 
     def command(*words: str, given: str = "") -> str:
@@ -129,12 +134,12 @@ def test_no_upstream_file_log_or_process_gets_a_secret_that_is_not_its_own(tmp_p
             environments = b"".join(_environment(child) for child in children)
             said = house.said()
     assert children, "the program ran"
-    for _, sent, body in upstream.seen:
+    for _, sent, raw in upstream.seen:
         names = {name.lower() for name in sent}
         assert not names & {"cookie", "proxy-authorization", "x-api-key", "x-auth-token", "x-forwarded-for"}
         assert sent.get("Authorization") in (None, f"Bearer {UPSTREAM}")
         for secret in (key, COOKIE, OTHER, MASTER, CHILD):
-            assert secret not in json.dumps(sent) + body.decode()
+            assert secret not in json.dumps(sent) + raw.decode()
     assert any(sent.get("Authorization") == f"Bearer {UPSTREAM}" for _, sent, _ in upstream.seen)
     for secret in (UPSTREAM, MASTER, COOKIE, OTHER, key):
         assert secret.encode() not in environments, "a child process has a secret that is not its own"
