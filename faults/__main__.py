@@ -22,7 +22,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
     parser.add_argument("--json", action="store_true", help="one JSON object for each fault, and nothing else")
     options = parser.parse_args(arguments)
     if options.list:
-        print("\n".join(f"{fault.name:<18}{fault.about}" for fault in faults.values()))
+        print("\n".join(f"{fault.name:<22}{fault.about}" for fault in faults.values()))
         return 0
     if options.name is None:
         parser.error("name a fault, or say all; --list names them")
