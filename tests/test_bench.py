@@ -19,7 +19,7 @@ from types import SimpleNamespace
 import pytest
 
 from bench import __main__ as command_line
-from bench import a2a, crowd, gateway, mcp, ours
+from bench import a2a, crowd, gateway, mcp, ours, security
 from bench.apps import catalogue
 from bench.harness import (
     BENCHES,
@@ -428,11 +428,10 @@ def test_a_crowd_notices_an_answer_that_is_not_its_own() -> None:
     asyncio.run(asyncio.wait_for(story(), 60))
 
 
-def test_what_guards_a_call_is_measured_with_and_without_its_parts(capsys: pytest.CaptureFixture[str]) -> None:
-    assert command_line.main(["security", "--json", "--rounds", "1", "--seconds", "0.1"]) == 0
-    report = json.loads(capsys.readouterr().out)
-    rows = {row["target"]: row for row in report["rows"]}
+def test_what_guards_a_call_is_measured_with_and_without_its_parts() -> None:
+    report = security.run(Options(seconds=0.1, rounds=1))
+    rows = {row.target: row.extra for row in report.rows}
     assert set(rows) > {"together", "authenticate", "authorize", "limit", "validate", "audit"}
     assert all(row["calls"] > 0 and row["us_per_call"] > 0 for row in rows.values())
     assert rows["together"]["limit"] == "60 µs"
-    assert set(report["ratios"]) == {"limit_vs_together"}
+    assert set(report.ratios) == {"limit_vs_together"}
