@@ -11,6 +11,7 @@ import time
 from collections import Counter
 from itertools import product
 
+from agent3.arrays import np
 from agent3.directory.choice import Choices
 from agent3.directory.meaning import Encoder, encode_agent, load_encoder
 from agent3.model import Agent, Capability
@@ -192,7 +193,7 @@ def run_site(site: tuple[str, str, str, str], encoder: Encoder | None) -> Counte
     name, actions, meant, foreign = site
     offered = _capabilities(actions)
     agent = Agent(id=name, name=name, capabilities=tuple(offered))
-    vectors = None if encoder is None else encode_agent(encoder, agent).astype("float32") / 127
+    vectors = None if encoder is None else encode_agent(encoder, agent).astype(np.float32) / np.float32(127)
     choices, tally = Choices(offered, encoder, vectors), Counter[str]()
     for line in meant.splitlines():
         wanted, _, sentence = line.strip().partition(": ")
@@ -210,7 +211,7 @@ def _many(encoder: Encoder | None) -> float:
              " bags".split()]  # fmt: skip
     offered = [Capability(name=one, description=one.replace("_", " ")) for one in names]
     agent = Agent(id="many", name="Many", capabilities=tuple(offered))
-    vectors = None if encoder is None else encode_agent(encoder, agent).astype("float32") / 127
+    vectors = None if encoder is None else encode_agent(encoder, agent).astype(np.float32) / np.float32(127)
     choices = Choices(offered, encoder, vectors)
     said = [
         "find me a place to sleep in Porto",

