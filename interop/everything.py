@@ -1,8 +1,8 @@
 """Everything-servers of several SDKs, judged by the protocol's kit: directly, and behind a gateway.
 
 That of the official Python SDK comes from PyPI with each version. For fastmcp and the TypeScript SDK, whose packages
-have none that knows the kit, ``peers/`` has one written with their usual calls; that of npm is judged too. A check that
-passes directly and fails behind the gateway is a fault of ours.
+have none that knows the kit, ``peers/`` has one written with their usual calls. A check that passes directly and fails
+behind the gateway is a fault of ours.
 """
 
 from __future__ import annotations
@@ -26,7 +26,6 @@ __all__ = ["SERVERS", "Row", "Server", "run"]
 _EXAMPLE = "examples/servers/everything-server"
 _UNTESTABLE = "Not testable"
 """How the kit puts it that a server lacks a tool. Behind a gateway it notices, since an unknown tool is an error."""
-EVERYTHING = Npm("@modelcontextprotocol/server-everything", "2026.8.31", "dist/index.js")
 
 
 @dataclass(frozen=True)
@@ -65,10 +64,6 @@ def _typescript(kit: Npm, generation: str) -> Server:
     return Server(f"TypeScript SDK {kit.version}", command)
 
 
-def _npm(port: int) -> list[str]:
-    return ["env", f"PORT={port}", *EVERYTHING.command(), "streamableHttp"]
-
-
 SERVERS = (
     _official("1.26.0"),
     _official("1.30.0"),
@@ -78,7 +73,6 @@ SERVERS = (
     _fastmcp("4.1.2", both_eras=True),
     _typescript(TYPESCRIPT_1, "1"),
     _typescript(TYPESCRIPT_2, "2"),
-    Server(f"server-everything {EVERYTHING.version}", _npm),
 )
 
 
