@@ -29,7 +29,7 @@ __all__ = ["LEGS", "Leg", "run"]
 
 PATIENCE = 900.0
 """Seconds for one run of a kit."""
-START = 30.0
+START = 90.0
 """Seconds that the agent has to come up."""
 
 
