@@ -38,6 +38,9 @@ def main(arguments: Sequence[str] | None = None) -> int:
 def _a2a(chosen: argparse.Namespace) -> int:
     if chosen.serve is not None:
         print(f"The agent under test is at http://localhost:{chosen.serve}", file=sys.stderr)
+        if chosen.shipped is not None:
+            a2a_agent.serve_shipped(chosen.shipped, chosen.serve, chosen.grpc_port or 0)
+            return 0
         a2a_agent.serve(chosen.serve, chosen.profile, chosen.grpc_port, chosen.kit, chosen.table)
         return 0
     return a2a_suite.run(chosen.tck, [A2A_LEGS[name] for name in chosen.leg] if chosen.leg else None)
@@ -77,6 +80,7 @@ def _add_a2a(suites: argparse._SubParsersAction[argparse.ArgumentParser]) -> Non
     a2a.add_argument("--grpc-port", type=int, metavar="PORT", help="speak gRPC too, here")
     a2a.add_argument("--kit", choices=("1.0", "0.3"), default="1.0", help="whose card the agent shows")
     a2a.add_argument("--table", choices=("1.0.0", "1.0.1"), default="1.0.0", help="whose statuses of errors it has")
+    a2a.add_argument("--shipped", choices=a2a_agent.SHIPPED, help="with every default, by a2a.serve or agent3 serve")
     a2a.add_argument("--leg", action="append", choices=sorted(A2A_LEGS), help="run this leg only; may be repeated")
 
 

@@ -10,7 +10,10 @@ from __future__ import annotations
 
 import asyncio
 import os
+import signal
 import socket
+import subprocess
+import sys
 import time
 from collections.abc import Callable
 from pathlib import Path
@@ -21,6 +24,7 @@ import uvicorn
 from starlette.types import Scope
 
 from agent3 import LocalAgent, SyncContext
+from agent3 import a2a as library
 from agent3.definitions import AgentCard, AgentExtension, AgentFeatures, AgentInterface
 from agent3.errors import Rejected, Unauthenticated
 from agent3.model import LOCAL, Done, Needs, Part, Principal, Question
@@ -36,12 +40,15 @@ from agent3.protocols.a2a.wire.types import Generation
 from agent3.server.build import Server, build
 from agent3.settings import Callbacks, Settings, Storage
 
-__all__ = ["PROFILES", "Profile", "Table", "agent", "serve"]
+__all__ = ["PROFILES", "SHIPPED", "Profile", "Shipped", "Table", "agent", "serve", "serve_shipped"]
 
 Profile: TypeAlias = Literal["full", "minimal", "extension"]
+Shipped: TypeAlias = Literal["library", "gateway"]
+"""How the agent is served as it would be by anybody: by ``agent3.a2a.serve``, or by ``agent3 serve``."""
 Behaviour: TypeAlias = Callable[[SyncContext], Any]
 
 PROFILES: tuple[Profile, ...] = ("full", "minimal", "extension")
+SHIPPED: tuple[Shipped, ...] = ("library", "gateway")
 FEATURES: dict[Profile, AgentFeatures] = {
     "full": AgentFeatures(streaming=True, pushNotifications=True, extendedAgentCard=True),
     "minimal": AgentFeatures(),
@@ -165,6 +172,9 @@ BEHAVIOURS: dict[str, Behaviour] = {
 }
 
 
+UNDER_TEST = agent()
+
+
 # How it is served
 
 
@@ -176,6 +186,20 @@ def _keep_at_home() -> None:
         return real("127.0.0.1" if host == "example.com" else host, *more, **options)
 
     socket.getaddrinfo = resolved
+
+
+def serve_shipped(how: Shipped, port: int, grpc_port: int) -> None:
+    """Serve it until SIGINT or SIGTERM with every default that is shipped, and nothing made easier for a kit."""
+    if how == "library":
+        library.serve(agent(), port=port, grpc_port=grpc_port)
+        return
+    with TemporaryDirectory(prefix="agent3-tck-") as folder:
+        kept = {name: value for name, value in os.environ.items() if not name.startswith("AGENT3_")}
+        words = ["serve", "conformance.a2a_agent:UNDER_TEST", "--port", str(port), "--grpc", str(grpc_port)]
+        command = [sys.executable, "-m", "agent3", *words]
+        with subprocess.Popen(command, env={**kept, "AGENT3_DATA": folder}) as process:
+            signal.signal(signal.SIGTERM, lambda *_: process.terminate())
+            process.wait()
 
 
 def serve(

@@ -22,14 +22,14 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from tempfile import TemporaryDirectory
 
-from conformance.a2a_agent import Profile, Table
+from conformance.a2a_agent import Profile, Shipped, Table
 from conformance.kits import KitError, python_for
 
 __all__ = ["LEGS", "Leg", "run"]
 
 PATIENCE = 900.0
 """Seconds for one run of a kit."""
-START = 30.0
+START = 90.0
 """Seconds that the agent has to come up."""
 
 
@@ -44,11 +44,13 @@ class Leg:
     only: str = ""
     """Tests that the leg is about, where it is not about all."""
     table: Table = "1.0.0"
-    """The statuses of the agent; ``default`` legs have those that agents have by default."""
+    """The statuses of the agent."""
+    shipped: Shipped | None = None
+    """As what the agent is served with every default that is shipped, instead of as the kit would have it."""
 
     @property
     def name(self) -> str:
-        return f"{self.kit}-{self.profile}-{self.binding}"
+        return f"{self.kit}-{self.shipped or self.profile}-{self.binding}"
 
 
 ALL = ("--transport", "jsonrpc,http_json,grpc")
@@ -63,8 +65,10 @@ THIRD: tuple[Profile, ...] = ("full", "minimal")
 LEGS: tuple[Leg, ...] = (
     Leg("1.0", "full", "all", ALL),
     Leg("1.0", "minimal", "all", ALL),
-    Leg("1.0", "full", "default", ALL, table="1.0.1"),
-    Leg("1.0", "minimal", "default", ALL, table="1.0.1"),
+    Leg("1.0", "full", "1.0.1", ALL, table="1.0.1"),
+    Leg("1.0", "minimal", "1.0.1", ALL, table="1.0.1"),
+    Leg("1.0", "full", "default", ALL, shipped="library"),
+    Leg("1.0", "full", "default", ALL, shipped="gateway"),
     Leg("1.0", "extension", "all", ALL, only="TestCapabilityExtensionRequired"),
     *(Leg("0.3", profile, one, ("--transports", one)) for profile in THIRD for one in ("jsonrpc", "rest", "grpc")),
     Leg("0.3", "full", "equivalence", ("--transports", "jsonrpc,rest,grpc")),
@@ -84,6 +88,11 @@ class Known:
         return leg.name.startswith(self.leg) and self.test in test
 
 
+_SHIPPED = ("1.0-library-default", "1.0-gateway-default")
+_REUSED = "the kit sends different messages under one messageId; ours refuses the second rather than lose or double it"
+_CLOSED = "the kit listens on this machine; webhooks to loopback are closed until [callbacks] opens them"
+_UNRESOLVED = "the kit names example.com, which has to resolve before a webhook is taken; without a network it does not"
+_ONE_CARD = "a client that names no version gets one card for all generations, and the kit knows the fields of 1.0 only"
 _LATER = "1.0.1 changed this status, and the kit knows 1.0.0"
 KNOWN: tuple[Known, ...] = (
     Known(
@@ -98,12 +107,27 @@ KNOWN: tuple[Known, ...] = (
         "the test sends without `blocking` and wants the task to be still at work; 0.3 leaves that to the agent, and "
         "ours answers when it has something to say. The kit itself calls a failure here perfectly acceptable",
     ),
-    Known("1.0-full-default", "test_version_not_supported_returns_unimplemented", _LATER),
-    Known("1.0-full-default", "test_content_type_not_supported_returns_415", _LATER),
-    Known("1.0-minimal-default", "test_version_not_supported_returns_unimplemented", _LATER),
-    Known("1.0-minimal-default", "test_content_type_not_supported_returns_415", _LATER),
-    Known("1.0-minimal-default", "test_unsupported_operation_returns_unimplemented", _LATER),
-    Known("1.0-minimal-default", "test_push_not_supported_returns_unimplemented", _LATER),
+    *(
+        Known(leg, test, _LATER)
+        for leg in ("1.0-full-1.0.1", "1.0-minimal-1.0.1", *_SHIPPED)
+        for test in ("test_version_not_supported_returns_unimplemented", "test_content_type_not_supported_returns_415")
+    ),
+    Known("1.0-minimal-1.0.1", "test_unsupported_operation_returns_unimplemented", _LATER),
+    Known("1.0-minimal-1.0.1", "test_push_not_supported_returns_unimplemented", _LATER),
+    *(
+        Known(leg, test, reason)
+        for leg in _SHIPPED
+        for test, reason in (
+            ("test_agent_card_validates_against_schema", _ONE_CARD),
+            ("test_create_push_config", _UNRESOLVED),
+            ("TestPushNotificationDelivery", _CLOSED),
+            ("CORE-EXECUTION-MODE-001", _REUSED),
+            ("CORE-EXECUTION-MODE-002", _REUSED),
+            ("CORE-MULTI-001a", _REUSED),
+            ("CORE-MULTI-002a", _REUSED),
+            ("CORE-MULTI-003", _REUSED),
+        )
+    ),
 )
 
 
@@ -227,9 +251,10 @@ def _agent(leg: Leg) -> Iterator[str]:
     port, grpc_port = _free(), _free()
     command = [sys.executable, "-m", "conformance", "a2a", "--serve", str(port), "--profile", leg.profile]
     command += ["--grpc-port", str(grpc_port), "--kit", leg.kit, "--table", leg.table]
+    command += ["--shipped", leg.shipped] if leg.shipped is not None else []
     with subprocess.Popen(command, cwd=Path(__file__).parents[1]) as process:
         try:
-            url = f"http://localhost:{port}"
+            url = f"http://localhost:{port}" + ("/agents/tck/a2a" if leg.shipped == "gateway" else "")
             _await(url, process)
             yield url
         finally:

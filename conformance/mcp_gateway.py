@@ -38,7 +38,8 @@ def through_gateway(server: str | None = None) -> Iterator[str]:
         settings.write_text(CONFIG, "utf-8")
         kept = {name: value for name, value in os.environ.items() if not name.startswith("AGENT3_")}
         environment = {**kept, "AGENT3_DATA": folder, "COLUMNS": "200"}
-        _run(["add", fixture, "--name", AGENT, "--config", str(settings)], environment)
+        # The kit has the server change its tools, and wants to hear of it: that of a server that is trusted with that.
+        _run(["add", fixture, "--name", AGENT, "--changes", "trust", "--config", str(settings)], environment)
         with _serving(["serve", "--port", "0", "--config", str(settings)], environment) as url:
             yield f"{url.replace('127.0.0.1', 'localhost')}/agents/{AGENT}/mcp"
 

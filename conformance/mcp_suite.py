@@ -29,7 +29,7 @@ __all__ = ["KNOWN", "LEGS", "Known", "Leg", "Place", "Report", "await_server", "
 
 PATIENCE = 900
 """Seconds for one leg."""
-STARTING = 30
+STARTING = 90
 """Seconds until the fixture server answers."""
 CLIENT = shlex.join([sys.executable, "-m", "conformance.mcp_client"])
 

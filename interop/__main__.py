@@ -18,7 +18,7 @@ from conformance.kits import KitError
 from conformance.mcp_suite import Report
 from interop import a2a, clients, everything, matrix, packages, servers
 
-EVERYTHING = ("SDK", "leg", "direct", "behind the gateway", "fails only there")
+EVERYTHING = ("server", "leg", "direct", "behind the gateway", "fails only there")
 SERVERS = ("server", "from", "command", "added in", "found", "tool", "called")
 PACKAGES = ("installed by", "Python", "called")
 HEAD = ("client", "agent", "generation", "binding", "message", "stream")
@@ -32,7 +32,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
         "names", nargs="*", help="only these: servers, versions of the SDK, or ways to install and versions of Python"
     )
     parser.add_argument("--markdown", action="store_true", help="print the table as it stands in the documentation")
-    chosen = parser.parse_args(arguments)
+    chosen = parser.parse_intermixed_args(arguments)
     if chosen.what == "servers":
         return _run_servers(tuple(chosen.names), chosen.markdown)
     if chosen.what == "everything":
@@ -75,7 +75,7 @@ def _run_servers(names: tuple[str, ...], markdown: bool) -> int:
 def _run_everything(names: tuple[str, ...], markdown: bool) -> int:
     def tell(row: everything.Row) -> None:
         for fault in row.ours:
-            sys.stderr.write(f"{row.version} {fault}\n")
+            sys.stderr.write(f"{row.server} {fault}\n")
 
     def count(report: Report) -> str:
         return f"{report.checks['SUCCESS']} / {report.checks['FAILURE']}"
@@ -87,7 +87,7 @@ def _run_everything(names: tuple[str, ...], markdown: bool) -> int:
         return 2
     lines = [
         [
-            row.version,
+            row.server,
             row.direct.leg.name.removeprefix("server-"),
             count(row.direct),
             count(row.behind),

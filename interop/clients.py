@@ -14,7 +14,7 @@ from typing import Any
 
 from conformance.kits import KitError, Npm, python_with
 from interop.a2a import CARD, our_agent
-from interop.matrix import TYPESCRIPT_1, TYPESCRIPT_2
+from interop.matrix import TYPESCRIPT_1, TYPESCRIPT_2, place_program
 
 __all__ = ["CLIENTS", "Client", "Row", "run"]
 
@@ -55,13 +55,7 @@ def _adk() -> list[str]:
 
 
 def _node(kit: Npm) -> Callable[[], list[str]]:
-    def command() -> list[str]:
-        node = kit.command()[0]
-        place = kit.folder / "mcp_client.mjs"  # a module finds its packages from where it lies
-        place.write_bytes((_PROGRAMS / "mcp_client.mjs").read_bytes())
-        return [node, str(place)]
-
-    return command
+    return lambda: place_program(kit, "mcp_client.mjs")
 
 
 CLIENTS = (

@@ -1,12 +1,12 @@
-"""The official everything-server of several SDK versions, judged by the protocol's kit: directly, and behind a gateway.
+"""Everything-servers of several SDKs, judged by the protocol's kit: directly, and behind a gateway.
 
-Each server comes from PyPI with the SDK that it was written for, and runs in an environment of its own. A check that
-passes directly and fails behind the gateway is a fault of ours.
+That of the official Python SDK comes from PyPI with each version. For fastmcp and the TypeScript SDK, whose packages
+have none that knows the kit, ``peers/`` has one written with their usual calls. A check that passes directly and fails
+behind the gateway is a fault of ours.
 """
 
 from __future__ import annotations
 
-import socket
 import subprocess
 import sys
 import tarfile
@@ -15,24 +15,72 @@ from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
 
-from conformance.kits import KitError, cache, python_with
+from conformance.kits import KitError, Npm, cache, python_with
 from conformance.mcp_gateway import through_gateway
 from conformance.mcp_suite import LEGS, Leg, Report, await_server, judge
+from interop.matrix import PROGRAMS, TYPESCRIPT_1, TYPESCRIPT_2, place_program
+from interop.ports import find_free_ports
 
-__all__ = ["VERSIONS", "Row", "run"]
+__all__ = ["SERVERS", "Row", "Server", "run"]
 
-VERSIONS = ("1.26.0", "1.30.0", "2.3.0")
-"""Versions of the SDK: an older one and the newest of the handshake era, and one of both eras."""
 _EXAMPLE = "examples/servers/everything-server"
 _UNTESTABLE = "Not testable"
 """How the kit puts it that a server lacks a tool. Behind a gateway it notices, since an unknown tool is an error."""
 
 
 @dataclass(frozen=True)
+class Server:
+    """A server that is judged, by the name that it has in the table. ``command`` takes the port."""
+
+    name: str
+    command: Callable[[int], list[str]]
+    folder: Callable[[], Path] = Path.cwd
+    both_eras: bool = False
+    """Whether it has the modern era too."""
+
+
+def _official(version: str) -> Server:
+    """The everything-server in the source package of the official Python SDK."""
+
+    def command(port: int) -> list[str]:
+        return [str(python_with("mcp", version, "click")), "-m", "mcp_everything_server", "--port", str(port)]
+
+    return Server(f"mcp {version}", command, lambda: _get_example(version), version.startswith("2."))
+
+
+def _fastmcp(version: str, *, both_eras: bool = False) -> Server:
+    program = str(PROGRAMS / "everything_fastmcp.py")
+    return Server(
+        f"fastmcp {version}",
+        lambda port: [str(python_with("fastmcp", version)), program, str(port)],
+        both_eras=both_eras,
+    )
+
+
+def _typescript(kit: Npm, generation: str) -> Server:
+    def command(port: int) -> list[str]:
+        return [*place_program(kit, "everything_typescript.mjs"), generation, str(port)]
+
+    return Server(f"TypeScript SDK {kit.version}", command)
+
+
+SERVERS = (
+    _official("1.26.0"),
+    _official("1.30.0"),
+    _official("2.3.0"),
+    _fastmcp("2.14.7"),
+    _fastmcp("3.4.10"),
+    _fastmcp("4.1.2", both_eras=True),
+    _typescript(TYPESCRIPT_1, "1"),
+    _typescript(TYPESCRIPT_2, "2"),
+)
+
+
+@dataclass(frozen=True)
 class Row:
     """One server before one leg of the kit, in both places."""
 
-    version: str
+    server: str
     direct: Report
     behind: Report
 
@@ -51,20 +99,24 @@ class Row:
         return not self.ours and self.behind.checks["SUCCESS"] > 0
 
 
-def run(tell: Callable[[Row], None], names: Sequence[str] = ()) -> list[Row]:
-    """Judge the servers of these versions, by default all. KitError where one cannot be got."""
+def run(tell: Callable[[Row], None], words: Sequence[str] = ()) -> list[Row]:
+    """Judge the servers whose names contain one of the words, by default all. KitError where one cannot be got."""
     rows = []
-    for version in names or VERSIONS:
-        with _serving(version) as url, through_gateway(url) as behind:
-            for leg in _legs(version):
-                rows.append(Row(version, judge(leg, url), judge(leg, behind)))
+    for server in SERVERS:
+        if words and not any(word in server.name for word in words):
+            continue
+        with _serving(server) as url, through_gateway(url) as behind:
+            for leg in _legs(server):
+                rows.append(Row(server.name, judge(leg, url), judge(leg, behind)))
                 tell(rows[-1])
+    if not rows:
+        raise KitError(f"There is no such server. There are: {', '.join(server.name for server in SERVERS)}.")
     return rows
 
 
-def _legs(version: str) -> list[Leg]:
+def _legs(server: Server) -> list[Leg]:
     """The legs of the handshake era for all, those of the modern era for servers that have it."""
-    names = ["server-2025-11-25", *(["server-2026-07-28"] if version.startswith("2.") else [])]
+    names = ["server-2025-11-25", *(["server-2026-07-28"] if server.both_eras else [])]
     return [leg for leg in LEGS if leg.name in names]
 
 
@@ -74,12 +126,9 @@ def _case(fault: str) -> str:
 
 
 @contextmanager
-def _serving(version: str) -> Iterator[str]:
-    python = python_with("mcp", version, "click")
-    folder = _get_example(version)
-    with socket.create_server(("127.0.0.1", 0)) as probe:
-        port = probe.getsockname()[1]
-    command = [str(python), "-m", "mcp_everything_server", "--port", str(port)]
+def _serving(server: Server) -> Iterator[str]:
+    (port,) = find_free_ports(1)
+    command, folder = server.command(port), server.folder()
     quiet = subprocess.DEVNULL
     with subprocess.Popen(command, cwd=folder, stdout=quiet, stderr=quiet) as process:  # noqa: S603 - our own words
         try:

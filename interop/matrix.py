@@ -33,7 +33,8 @@ from tests.matrix.doors import DOORS, Asked, Door, House, MCPDoor
 from tests.support import registration
 from tests.support.gateway import hosted
 
-__all__ = ["ALL_DOORS", "IMPOSSIBLE", "OUTCOMES", "TARGETS", "TYPESCRIPT_1", "TYPESCRIPT_2", "Row", "Target", "run"]
+__all__ = ["ALL_DOORS", "IMPOSSIBLE", "OUTCOMES", "PROGRAMS", "TARGETS", "TYPESCRIPT_1", "TYPESCRIPT_2", "Row",
+           "Target", "place_program", "run"]  # fmt: skip
 
 OUTCOMES = own.OUTCOMES
 ALL_DOORS: Mapping[str, Door] = {
@@ -90,14 +91,16 @@ def _python(package: str, version: str, *beside: str) -> Callable[[], list[str]]
     return lambda: [str(python_with(package, version, *beside)), str(PROGRAMS / "mcp_python.py")]
 
 
-def _node(kit: Npm, program: str) -> Callable[[], list[str]]:
-    def command() -> list[str]:
-        node = kit.command()[0]
-        place = kit.folder / program  # a module finds its packages from where it lies
-        place.write_bytes((PROGRAMS / program).read_bytes())
-        return [node, str(place)]
+def place_program(kit: Npm, program: str) -> list[str]:
+    """What runs one of our programs for node with a package: a module finds its packages from where it lies."""
+    node = kit.command()[0]
+    place = kit.folder / program
+    place.write_bytes((PROGRAMS / program).read_bytes())
+    return [node, str(place)]
 
-    return command
+
+def _node(kit: Npm, program: str) -> Callable[[], list[str]]:
+    return lambda: place_program(kit, program)
 
 
 TARGETS = (

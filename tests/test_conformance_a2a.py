@@ -11,6 +11,7 @@ from conformance import a2a_agent
 from conformance.__main__ import main
 from conformance.a2a_suite import KNOWN, LEGS, Leg, Result, _binding, _kit, _verdict, stale
 from conformance.kits import KitError
+from interop import everything
 
 PAGE = Path(__file__).parents[1] / "docs" / "reference" / "conformance.md"
 LEG = Leg("1.0", "minimal", "all", ())
@@ -85,3 +86,12 @@ def test_the_longest_beginning_of_an_id_chooses_what_the_agent_does() -> None:
     names = list(a2a_agent.BEHAVIOURS)
     assert len([one for one in names if "tck-artifact-file-url-1".startswith(one)]) == 2
     assert a2a_agent.agent().agent.capabilities[0].name == "play"
+
+
+def test_every_everything_server_stands_in_the_page_of_other_peoples_software() -> None:
+    page = (PAGE.parent / "interop.md").read_text("utf-8")
+    for server in everything.SERVERS:
+        for leg in everything._legs(server):
+            assert f"| {server.name} | {leg.name.removeprefix('server-')} |" in page
+    with pytest.raises(KitError, match="There are: mcp 1"):
+        everything.run(lambda row: None, ["no such server"])

@@ -415,6 +415,8 @@ class FastLane:
         def forget(ended: asyncio.Task[Outcome]) -> None:
             if self._calls.get(key) is ended:
                 del self._calls[key]
+            if not ended.cancelled():
+                ended.exception()  # mark it as seen: nobody waits for it where the client has left
 
         task.add_done_callback(forget)
         try:
