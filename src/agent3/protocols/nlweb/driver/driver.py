@@ -567,7 +567,9 @@ _NO = frozenset(
 def _affirms(name: str, pressed: str) -> bool:
     """Whether a button of a dialog says yes to what another one was pressed for: by its word, or by "yes"."""
     said, asked = re.findall(r"\w+", fold(name)), {*re.findall(r"\w+", fold(pressed))}
-    return bool(said) and not _NO & {*said} and (said[0] in _YES or said[0] in asked)
+    if said and said[0] in _YES:
+        return not (_NO - asked) & {*said}  # "yes, cancel" where something is cancelled
+    return len(said) > 1 and {*said} == asked or (bool(said) and not _NO & {*said} and said[0] in asked)
 
 
 _QUIET = """

@@ -189,7 +189,7 @@ most => {
   if (document.body) walk(document.body);
   for (const info of infos) info.opener = info.opener ? nodes.indexOf(info.opener) : -1;
   const headings = [...document.querySelectorAll("h1,h2,h3,legend,caption")]
-    .filter(one => shown(one) && !rowOf(one));
+    .filter(one => shown(one) && !rowOf(one) && (one.tagName === "H1" || !one.closest(regions)));
   return {nodes, infos, headings: [document.title, ...headings.map(one => squeeze(one.textContent)).slice(0, 50)]};
 }
 """
@@ -256,7 +256,7 @@ class PageView:
     def __init__(self, controls: Sequence[Control], handles: Sequence[JSHandle], headings: Sequence[str] = ()):
         self.controls = controls
         self.headings = headings
-        """The title and the headings, which say what the page is about."""
+        """The title and the headings, which say what the page is about; not those of its sections."""
         self._handles = handles
 
     @property

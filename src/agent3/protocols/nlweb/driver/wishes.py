@@ -90,6 +90,8 @@ print imprimir
 export exportar
 mark marcar
 read leer
+play reproducir
+pause pausar
 pin fijar anclar
 mute silenciar
 lock bloquear
@@ -393,7 +395,7 @@ def _press_named(view: PageView, text: str, written: Sequence[Control]) -> list[
         left = [
             token for token in left if token.quoted or not _forms(token.plain) & things or _says_row([token], button)
         ]
-        unexplained = _left_over(left, [*_content(button.name), *_place_words(button), *headings])
+        unexplained = _left_over(left, [*name, *_place_words(button), *_content(" ".join(button.columns)), *headings])
         # Only the very words tell one row from another.
         strange = [token for token in left if not unexplained and _only_alike(token, button, headings)]
         if not unexplained and not strange and (not button.row or _says_row(rest, button)):
@@ -549,11 +551,14 @@ def _give(view: PageView, text: str, *, off: bool = False, choosing: bool = Fals
         if choosing:
             fields = [one for one in fields if one.role not in ("textbox", "combobox") or one.kind in ("date", "time")]
         if acting:
-            fields = [one for one in fields if one.is_box and any(_same(verb, word) for word in _content(one.name))]
+            fields = [
+                one for one in fields
+                if one.role == "menuitem" or (one.is_box and _is_any(verb, [*_content(one.name), *_group_words(one)]))
+            ]  # fmt: skip
         if not fields or (row and not _says_row(tokens, fields[0])):
             continue
         known = [*headings, *(_row_words(fields[0]) if row else ()), *(_DONE if _does(verb, "mark") else ())]
-        acts = _Filling(text, tokens, fields, known, off=off, things=_thing_words(view), sure=True).read()
+        acts = _Filling(text, tokens, fields, known, off=off, things=_thing_words(view) | _UP, sure=True).read()
         if acts:
             found.append((row, acts))
     # Words that name a row are no value of a field elsewhere.
@@ -567,6 +572,7 @@ def _give(view: PageView, text: str, *, off: bool = False, choosing: bool = Fals
     return acts
 
 
+_UP = frozenset(("up", "down"))
 _ARTICLES = frozenset("the a an my el la los las un una mi".split())
 _NOUNS = frozenset("text phone email mail message name date time price".split())
 """Verbs to some, and names of fields."""
@@ -737,7 +743,7 @@ class _Filling:
             or any(span.other is not None or not isinstance(span.value, date) for span in dates)
             or [span.value for span in dates] != sorted(span.value for span in dates)
         ):
-            return not fields and len(dates) == 0
+            return not fields  # a day may be the name of an option
         for span, field in zip(dates, fields, strict=False):
             self._drop(span.start, span.end)
             if not self._put(Act("write", field, (span.value.isoformat(),))):
@@ -801,7 +807,7 @@ class _Filling:
         for before, names in _ANNOUNCED:
             if token.plain == "a" and not re.match(r"[\"\d]|[^\W\d_a-z]|\S+@", self._text[token.end :].lstrip()):
                 continue  # an article
-            if token.plain in before and names & {*name} and (token.plain not in _FILLERS or len(name) < 3):
+            if token.plain in before and names & {*name} and (token.plain not in _FILLERS or len(name) < 4):
                 return True
         if len(name) == 1:
             return token.plain == name[0] or (token.plain not in _FILLERS and _alike(token.plain, name[0]))
