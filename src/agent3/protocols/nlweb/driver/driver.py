@@ -569,7 +569,7 @@ def _affirms(name: str, pressed: str) -> bool:
     said, asked = re.findall(r"\w+", fold(name)), {*re.findall(r"\w+", fold(pressed))}
     if said and said[0] in _YES:
         return not (_NO - asked) & {*said}  # "yes, cancel" where something is cancelled
-    return len(said) > 1 and {*said} == asked or (bool(said) and not _NO & {*said} and said[0] in asked)
+    return (len(said) > 1 and {*said} == asked) or (bool(said) and not _NO & {*said} and said[0] in asked)
 
 
 _QUIET = """

@@ -160,7 +160,8 @@ most => {
     const label = ["radio", "option", "checkbox", "switch"].includes(role) ? node.labels?.[0] ?? node : null;
     nodes.push(node);
     infos.push({
-      role, name: own || columnOf(node) || besideOf(node), lead: label && own.startsWith(pieces(label)[0]) ? pieces(label)[0] : "",
+      role, name: own || columnOf(node) || besideOf(node),
+      lead: label && own.startsWith(pieces(label)[0]) ? pieces(label)[0] : "",
       kind: node.type ?? "",
       visible: seen && inside && !node.closest("[inert]"),
       value: squeeze(node.tagName === "INPUT" || node.tagName === "TEXTAREA" ? node.value : ""),
@@ -201,9 +202,9 @@ class Control:
 
     ``places`` are the rows, lists and regions that it stands in, from the inside, each with the texts by which a
     person would tell it from others; ``row`` has all texts of its row or card, ``columns`` those at the top of its
-    table. ``lead`` is what stands first in its label. ``opens`` says that a press shows something else and does nothing more; ``opener`` is the index of the
-    control that has to be pressed before a hidden one can be seen, or -1. ``toggles`` is a button with two states,
-    ``menu`` one that has a menu, and ``expanded`` says that it is open.
+    table. ``lead`` is what stands first in its label. ``opens`` says that a press shows something else and does
+    nothing more; ``opener`` is the index of the control that has to be pressed before a hidden one can be seen, or -1.
+    ``toggles`` is a button with two states, ``menu`` one that has a menu, and ``expanded`` says that it is open.
     """
 
     index: int

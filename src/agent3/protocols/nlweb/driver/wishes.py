@@ -13,7 +13,6 @@ from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass, replace
 from datetime import date, datetime, time
 from functools import lru_cache
-from os.path import commonprefix
 
 from agent3.protocols.nlweb.driver.page_plans import Act, Doubt, Plan, fit, open_first, plan_all, shorten
 from agent3.protocols.nlweb.driver.page_view import Control, PageView
@@ -38,9 +37,9 @@ _GENERIC = frozenset(
 """Words in the name of a button that need not be said."""
 _UNITS = frozenset("euros euro eur dollars dollar degrees grados percent % € $".split())
 _SETS = frozenset(
-    "set change make move put turn raise lower increase reduce dim adjust update switch choose select pick use take show"
-    " give let sort filter order display see only solo prefer include add mover cambiar poner subir bajar ajustar hacer"
-    " dejar elegir seleccionar escoger usar mostrar ensenar ver ordenar filtrar preferir incluir anadir pasar"
+    "set change make move put turn raise lower increase reduce dim adjust update switch choose select pick use take"
+    " show give let sort filter order display see only solo prefer include add mover cambiar poner subir bajar ajustar"
+    " hacer dejar elegir seleccionar escoger usar mostrar ensenar ver ordenar filtrar preferir incluir anadir pasar"
     " actualizar start pon ponme ponle ponlo haz hazme set".split()
 )
 """Verbs that give something a value, and press nothing."""
@@ -236,7 +235,7 @@ def _tokens(text: str) -> list[_Token]:
     return [
         _Token(
             match[0].strip('"'),
-            re.sub(r"['’]s?$", "", fold(match[0].strip("\".!?¿¡'"))),
+            re.sub(r"['\u2019]s?$", "", fold(match[0].strip("\".!?¿¡'"))),
             match[0].startswith('"'),
             *match.span(),
         )
@@ -315,7 +314,7 @@ _NAMING, _TITLES = frozenset(("name", "nombre")), frozenset(("title", "titulo"))
 
 def _is_cousin(one: str, other: str) -> bool:
     """Whether two words begin with the same letters but for an ending: "invite" and "invitation"."""
-    shared = len(commonprefix((one, other)))
+    shared = next((n for n, (a, b) in enumerate(zip(one, other, strict=False)) if a != b), min(len(one), len(other)))
     return shared >= 5 and shared >= max(len(one), len(other)) - 4
 
 
@@ -421,7 +420,7 @@ def _is_beside(field: Control, other: Control) -> bool:
 
 
 def _after_verb(button: Control, tokens: Sequence[_Token], meant: Iterable[str] = ()) -> list[_Token] | None:
-    """The tokens after the verb, where that is what a button does; None otherwise. Words that are ``meant`` are said."""
+    """The tokens after the verb, where that is what a button does; None otherwise. What is ``meant`` is as if said."""
     verb, rest = _split_verb(tokens)
     if button.role not in _PRESSED or not verb or (button.opens and button.role == "button"):
         return None
@@ -871,13 +870,13 @@ class _Filling:
             for found, name in exact or loose:
                 claims.setdefault(tuple(found), []).append((field, name))
         taken: set[int] = set()
-        for found in sorted(claims, key=len, reverse=True):
-            if any(token.start in taken for token in found):
-                if len({token.start for token in found} - taken):
+        for claim in sorted(claims, key=len, reverse=True):
+            if any(token.start in taken for token in claim):
+                if len({token.start for token in claim} - taken):
                     return False
                 continue
-            rest = [token.plain for token in self._tokens if token not in found and not token.quoted]
-            fitting = claims[found]
+            rest = [token.plain for token in self._tokens if token not in claim and not token.quoted]
+            fitting = claims[claim]
             if len(fitting) > 1:
                 fitting = [
                     (field, name) for field, name in fitting
@@ -886,7 +885,7 @@ class _Filling:
             if len(fitting) != 1:
                 return False
             field, name = fitting[0]
-            taken |= {token.start for token in found}
+            taken |= {token.start for token in claim}
             if field.role == "list":
                 act = Act("choose", field, (name,))
             elif field.role in ("option", "tab", "menuitem"):
