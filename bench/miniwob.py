@@ -1,7 +1,8 @@
 """MiniWoB++ as an examination: each task's sentence goes to our command path, without a language model.
 
 The pages come from the package miniwob, installed without its dependencies into a cache folder, and are served on
-loopback. ``strict`` counts episodes with the full reward, ``lenient`` those with any. A control that only presses the
+loopback. ``strict`` counts episodes with the full reward, ``lenient`` those with any, ``wrong`` those that ended with
+a penalty, and ``false_done`` those called done without the full reward. A control that only presses the
 submit button is measured beside it: what it gets was not earned by understanding.
 """
 
@@ -105,11 +106,12 @@ async def examine(
 async def _episode(page: Any, base: str, task: str, seed: int, agent: Agent) -> dict[str, Any]:
     """One try. One that fails in any way gets no reward."""
     began = time.perf_counter()
-    row: dict[str, Any] = {"task": task, "seed": seed, "sentence": "", "reward": 0.0, "fault": ""}
+    row: dict[str, Any] = {"task": task, "seed": seed, "sentence": "", "reward": 0.0, "fault": "", "claimed": False}
     try:
         await page.goto(f"{base}miniwob/{task}.html")
         row["sentence"] = await page.evaluate(_START, [seed, int((EPISODE_SECONDS + 30) * 1000)])
-        await asyncio.wait_for(agent(page, row["sentence"]), EPISODE_SECONDS)
+        told = await asyncio.wait_for(agent(page, row["sentence"]), EPISODE_SECONDS)
+        row["claimed"] = bool(getattr(told, "complete", False))
         row["reward"] = await _read_reward(page)
     except Exception as error:  # noqa: BLE001 - an examination counts, it does not stop
         row["fault"] = f"{type(error).__name__}: {str(error)[:100]}"
@@ -159,7 +161,14 @@ def run(options: Options) -> Result:
     rows = [make_row("ours", ours), make_row("submit_only", control)]
     rows += [make_row(f"task {task}", results) for task, results in by_task.items()]
     return Result(
-        rows, {"strict": _rate(ours, _FULL), "lenient": _rate(ours, 1e-9), "strict_submit_only": _rate(control, _FULL)}
+        rows,
+        {
+            "strict": _rate(ours, _FULL),
+            "lenient": _rate(ours, 1e-9),
+            "wrong": _share(ours, [result for result in ours if result["reward"] < 0]),
+            "false_done": _share(ours, [one for one in ours if one["claimed"] and one["reward"] < _FULL]),
+            "strict_submit_only": _rate(control, _FULL),
+        },
     )
 
 
@@ -171,4 +180,8 @@ def make_row(target: str, results: Sequence[dict[str, Any]]) -> Row:
 
 
 def _rate(results: Sequence[dict[str, Any]], least: float) -> float:
-    return round(sum(result["reward"] >= least for result in results) / len(results), 4) if results else 0.0
+    return _share(results, [result for result in results if result["reward"] >= least])
+
+
+def _share(results: Sequence[dict[str, Any]], some: Sequence[dict[str, Any]]) -> float:
+    return round(len(some) / len(results), 4) if results else 0.0

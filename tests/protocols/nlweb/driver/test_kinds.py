@@ -99,6 +99,26 @@ FIND = """<form role=search
 SECRET = """<label>New password <input id=n type=password></label>
 <button onclick="note('now ' + n.value)">Change password</button>"""
 
+DIALOG = """<button onclick="d.showModal()">New meeting</button><dialog id=d><form method=dialog
+ onsubmit="note([t.value, w.value, h.value].join())"><h2>New meeting</h2><label>Title <input id=t required></label>
+<label>Date <input type=date id=w required></label><label>Time <input type=time id=h></label><button>Save</button>
+<button type=button onclick="d.close()">Cancel</button></form></dialog>"""
+PLANS = """<section><h2>Video</h2><button onclick="ask('Video')">Cancel plan</button></section>
+<section><h2>Music</h2><button onclick="ask('Music')">Cancel plan</button></section>
+<dialog id=d><p>Sure? This cannot be undone.</p><button onclick="d.close()">Keep it</button>
+<button onclick="d.close(); note('no more ' + what)">Yes, cancel</button></dialog>
+<script>let what; const ask = name => { what = name; d.showModal() }</script>"""
+CHOICES = """<label>Phone number <input onchange="note('phone ' + value)"></label>
+<label>Status <select onchange="note(value)"><option>All</option><option>Open</option></select></label>
+<fieldset><legend>Delivery</legend><label><input type=radio name=r onchange="note('express')"> Express (4.90 €)</label>
+<label><input type=radio name=r checked> Standard (free)</label></fieldset>
+<label><input type=checkbox checked onchange="note('quiet')"> Send me the newsletter</label>
+<section><h2>Basket</h2><button aria-label="Increase quantity" onclick="note('more')">+</button>
+<button aria-label="Decrease quantity" onclick="note('less')">-</button></section>
+<button aria-haspopup=menu aria-expanded=false onclick="m.hidden = false">Export</button>
+<div role=menu id=m hidden><div role=menuitem onclick="m.hidden = true; note('as CSV')">CSV</div></div>
+<input aria-label="Add a tag" onkeydown="if (event.key === 'Enter') { note('tag ' + value); value = '' }">"""
+
 
 @pytest.fixture(scope="module")
 def run() -> Iterator[Any]:
@@ -178,6 +198,16 @@ def patience(monkeypatch: pytest.MonkeyPatch) -> None:
         ),
         (LOGIN, "log in as ann with password s3", "ann/s3"),
         (SECRET, "change my password to Luna7", "now Luna7"),
+        (DIALOG, "create a new meeting titled Plans on May 9, 2027 at 18:00", "Plans,2027-05-09,18:00"),
+        (PLANS, "cancel the music plan", "no more Music"),
+        (CHOICES, "my phone number is 600100", "phone 600100"),
+        (CHOICES, "could you show only open ones?", "Open"),
+        (CHOICES, "select Express", "express"),
+        (CHOICES, "I'd like express delivery", "express"),
+        (CHOICES, "stop sending me the newsletter", "quiet"),
+        (CHOICES, "aumenta la cantidad", "more"),
+        (CHOICES, "export it as CSV", "as CSV"),
+        (CHOICES, 'add the tag "blue"', "tag blue"),
     ],
 )
 def test_each_kind_of_thing_is_used_as_a_person_would(run: Any, html: str, sentence: str, title: str) -> None:
@@ -211,6 +241,13 @@ def test_each_kind_of_thing_is_used_as_a_person_would(run: Any, html: str, sente
         (FIND, "busca maps y cocínalo"),
         (KEBAB, "click Burn for Elm-2"),
         (SUGGESTS, 'type "Bo" into Town'),
+        (DIALOG, "create a new meeting titled Plans"),
+        (PLANS, "cancel the plan"),
+        (PLANS, "cancel the radio plan"),
+        (CHOICES, "leave the newsletter as it is"),
+        (CHOICES, "call the phone number 600100"),
+        (CHOICES, "export it as PDF"),
+        (CHOICES, 'change the title to "Blue"'),
     ],
 )
 def test_one_word_that_nothing_explains_and_nothing_is_done(run: Any, html: str, sentence: str) -> None:

@@ -77,9 +77,13 @@ async def drive(
     about cookies; what it returns says whether something did. Dialogs of the page are answered here while it runs.
     """
     clauses, language = parse_sentence(sentence), detect_language(sentence)
-    if (why := find_prohibition(sentence)) is not None:
-        return Driven([], [clause.text for clause in clauses], refuse(why, language))
     operator = _Operator(page, confirm)
+    if (why := find_prohibition(sentence)) is not None:
+        # "Stop sending me news" forbids nothing that is about to be done: it is said to a box that is marked.
+        stops = why == "forbids" and len(clauses) == 1 and re.match(r"(?:please )?(?:stop|deja de)\b", fold(sentence))
+        acts = wish(await look(page), clauses[0], ()) if stops else Doubt("words", sentence)
+        if isinstance(acts, Doubt) or any(act.kind not in ("open", "clear") for act in acts):
+            return Driven([], [clause.text for clause in clauses], refuse(why, language))
     with operator.answering():
         await operator.settle()
         return await _drive(operator, page, clauses, language, unblock)
@@ -563,7 +567,9 @@ _NO = frozenset(
 def _affirms(name: str, pressed: str) -> bool:
     """Whether a button of a dialog says yes to what another one was pressed for: by its word, or by "yes"."""
     said, asked = re.findall(r"\w+", fold(name)), {*re.findall(r"\w+", fold(pressed))}
-    return bool(said) and not _NO & {*said} and (said[0] in _YES or said[0] in asked)
+    if said and said[0] in _YES:
+        return not (_NO - asked) & {*said}  # "yes, cancel" where something is cancelled
+    return (len(said) > 1 and {*said} == asked) or (bool(said) and not _NO & {*said} and said[0] in asked)
 
 
 _QUIET = """

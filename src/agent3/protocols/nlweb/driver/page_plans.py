@@ -318,6 +318,7 @@ def _assign(clause: Clause, part: str, fields: Sequence[Control]) -> Act | Doubt
     if any(target.name and _find_fields(fields, target) for target in read_targets(clause, part)):
         return Doubt("words", _plain(clause, part))  # a field, and nothing to write into it
     doubt = Doubt("words", _plain(clause, part))
+    side_by_side = [(text, name) for text, name in side_by_side if not {*_words(name)} <= _SMALL]
     for way in (cuts, side_by_side):  # "city to Rome" first: "the name Ann" has no word between the two
         one = _assign_cut(clause, way, fields)
         if isinstance(one, Act) or one.why != "words":
@@ -368,6 +369,8 @@ def fit(field: Control, value: str) -> Act | Doubt:
     return Act("write", field, (value,))
 
 
+_SMALL = frozenset("to from of the a an in on for be us me my your it what de a en el la los las un una para".split())
+"""Words that name no field by themselves, unless they are all of its name."""
 _UNIT = re.compile(r"(?<=\d)\s*(?:%|€|\$|£|°\s?[cf]?|euros?|eur|dollars?|degrees|grados|percent)$", re.IGNORECASE)
 
 
@@ -391,7 +394,7 @@ def _find_fields(fields: Sequence[Control], target: Target) -> list[Control]:
     if target.name:
         said = set(_words(target.name))
         pool = _same([(one, one.name) for one in pool], target.name) or [
-            one for one in pool if said and said <= set(_words(one.name))
+            one for one in pool if said - _SMALL and said <= set(_words(one.name))
         ]
     elif not target.roles:
         return []

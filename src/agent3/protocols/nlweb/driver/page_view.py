@@ -160,7 +160,8 @@ most => {
     const label = ["radio", "option", "checkbox", "switch"].includes(role) ? node.labels?.[0] ?? node : null;
     nodes.push(node);
     infos.push({
-      role, name: own || columnOf(node) || besideOf(node), lead: label && own.startsWith(pieces(label)[0]) ? pieces(label)[0] : "",
+      role, name: own || columnOf(node) || besideOf(node),
+      lead: label && own.startsWith(pieces(label)[0]) ? pieces(label)[0] : "",
       kind: node.type ?? "",
       visible: seen && inside && !node.closest("[inert]"),
       value: squeeze(node.tagName === "INPUT" || node.tagName === "TEXTAREA" ? node.value : ""),
@@ -189,7 +190,7 @@ most => {
   if (document.body) walk(document.body);
   for (const info of infos) info.opener = info.opener ? nodes.indexOf(info.opener) : -1;
   const headings = [...document.querySelectorAll("h1,h2,h3,legend,caption")]
-    .filter(one => shown(one) && !rowOf(one));
+    .filter(one => shown(one) && !rowOf(one) && (one.tagName === "H1" || !one.closest(regions)));
   return {nodes, infos, headings: [document.title, ...headings.map(one => squeeze(one.textContent)).slice(0, 50)]};
 }
 """
@@ -201,9 +202,9 @@ class Control:
 
     ``places`` are the rows, lists and regions that it stands in, from the inside, each with the texts by which a
     person would tell it from others; ``row`` has all texts of its row or card, ``columns`` those at the top of its
-    table. ``lead`` is what stands first in its label. ``opens`` says that a press shows something else and does nothing more; ``opener`` is the index of the
-    control that has to be pressed before a hidden one can be seen, or -1. ``toggles`` is a button with two states,
-    ``menu`` one that has a menu, and ``expanded`` says that it is open.
+    table. ``lead`` is what stands first in its label. ``opens`` says that a press shows something else and does
+    nothing more; ``opener`` is the index of the control that has to be pressed before a hidden one can be seen, or -1.
+    ``toggles`` is a button with two states, ``menu`` one that has a menu, and ``expanded`` says that it is open.
     """
 
     index: int
@@ -256,7 +257,7 @@ class PageView:
     def __init__(self, controls: Sequence[Control], handles: Sequence[JSHandle], headings: Sequence[str] = ()):
         self.controls = controls
         self.headings = headings
-        """The title and the headings, which say what the page is about."""
+        """The title and the headings, which say what the page is about; not those of its sections."""
         self._handles = handles
 
     @property

@@ -34,7 +34,8 @@ _TOKEN = re.compile(r"\x02(\d+)\x03")
 _CONTROL = str.maketrans("", "", "\x02\x03")
 # Between clauses: the end of a sentence, "then", or "and" and a comma before a verb.
 _SPLIT = re.compile(
-    rf"(?<!\bDr)(?<!\bMr)(?<!\bMs)(?<!\bMrs)(?<!\bSt)(?<!\bSr)(?<!\bSra)(?<!\bDra)[.;]\s+|,?\s*\b(?:(?:and|y)\s+)?(?:then|luego|después)\b,?\s*|,?\s+\b(?:and|y)\b\s+(?=(?:{_ANY_VERB})\b)"
+    rf"(?<!\bDr)(?<!\bMr)(?<!\bMs)(?<!\bMrs)(?<!\bSt)(?<!\bSr)(?<!\bSra)(?<!\bDra)[.;]\s+"
+    rf"|,?\s*\b(?:(?:and|y)\s+)?(?:then|luego|después)\b,?\s*|,?\s+\b(?:and|y)\b\s+(?=(?:{_ANY_VERB})\b)"
     rf"|,\s+(?=(?:{_ANY_VERB})\b)",
     re.IGNORECASE,
 )
@@ -43,8 +44,9 @@ _LEAD = re.compile(
 )
 # What makes a request of a sentence, and says nothing of what is requested.
 _COURTESY = re.compile(
-    r"^[¿¡\s]*(?:(?:hi|hello|hey|ok|okay|please|hola|oye|por favor)[,!]?\s+)*(?:(?:can|could|would|will) you\s+(?:please\s+)?"
-    r"|i(?:['’]d| would) (?:like|love)\s+(?:you )?(?:to\s+)?|i (?:want|need)\s+(?:you )?(?:to\s+)?"
+    r"^[¿¡\s]*(?:(?:hi|hello|hey|ok|okay|please|hola|oye|por favor)[,!]?\s+)*"
+    r"(?:(?:can|could|would|will) you\s+(?:please\s+)?"
+    r"|i(?:['\u2019]d| would) (?:like|love)\s+(?:you )?(?:to\s+)?|i (?:want|need)\s+(?:you )?(?:to\s+)?"
     r"|(?:me |nos )?(?:puedes|podr[ií]as|puede|podr[ií]a)\s+|(?:quiero|quisiera|necesito|me gustar[ií]a)\s+)?",
     re.IGNORECASE,
 )

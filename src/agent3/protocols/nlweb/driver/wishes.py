@@ -13,13 +13,12 @@ from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass, replace
 from datetime import date, datetime, time
 from functools import lru_cache
-from os.path import commonprefix
 
 from agent3.protocols.nlweb.driver.page_plans import Act, Doubt, Plan, fit, open_first, plan_all, shorten
 from agent3.protocols.nlweb.driver.page_view import Control, PageView
 from agent3.protocols.nlweb.driver.sentences import Clause, parse_sentence
 from agent3.sentences.consequences import has_consequences
-from agent3.sentences.lexicon import BROAD, base_forms, fold, meanings, to_concepts
+from agent3.sentences.lexicon import BROAD, base_forms, fold, is_action, meanings, to_concepts
 from agent3.sentences.spans import Span, find_spans
 
 __all__ = ["find_menu", "split_wish", "wish"]
@@ -38,9 +37,9 @@ _GENERIC = frozenset(
 """Words in the name of a button that need not be said."""
 _UNITS = frozenset("euros euro eur dollars dollar degrees grados percent % € $".split())
 _SETS = frozenset(
-    "set change make move put turn raise lower increase reduce dim adjust update switch choose select pick use take show"
-    " give let sort filter order display see only solo prefer include add mover cambiar poner subir bajar ajustar hacer"
-    " dejar elegir seleccionar escoger usar mostrar ensenar ver ordenar filtrar preferir incluir anadir pasar"
+    "set change make move put turn raise lower increase reduce dim adjust update switch choose select pick use take"
+    " show give let sort filter order display see only solo prefer include add mover cambiar poner subir bajar ajustar"
+    " hacer dejar elegir seleccionar escoger usar mostrar ensenar ver ordenar filtrar preferir incluir anadir pasar"
     " actualizar start pon ponme ponle ponlo haz hazme set".split()
 )
 """Verbs that give something a value, and press nothing."""
@@ -90,6 +89,8 @@ print imprimir
 export exportar
 mark marcar
 read leer
+play reproducir
+pause pausar
 pin fijar anclar
 mute silenciar
 lock bloquear
@@ -109,7 +110,7 @@ _THINGS = [
     for things, _, signs in (
         line.partition(":")
         for line in """
-message mail email correo mensaje: inbox compose reply buzon bandeja redactar archive archivar subject asunto
+message mail email correo mensaje: inbox compose reply buzon bandeja redactar subject asunto
 task todo item tarea: task todo tarea tareas tasks
 product item article producto articulo: cart basket carrito cesta shop
 file document archivo fichero documento: file folder upload documents carpeta files archivos
@@ -147,7 +148,8 @@ def wish(view: PageView, clause: Clause, written: Sequence[Control]) -> Plan:
     for pattern, instead in _PHRASES:
         text = pattern.sub(instead, text)
     for pool in (view, view.reachable):
-        given = _give(pool, text, off=clause.verb == "clear" or _STOP.match(text) is not None)
+        off = clause.verb == "clear" or _STOP.match(text) is not None
+        given = _give(pool, text, off=off, choosing=clause.verb == "choose")
         if given is not None and any(_after_verb(one, _tokens(text)) is not None for one in pool.visible):
             given = None  # "change my password to …" has a button of its own: the value alone is not all
         ways = (_press_named(pool, text, written), given, _fill(pool, text), _go(pool, clause, text))
@@ -233,7 +235,7 @@ def _tokens(text: str) -> list[_Token]:
     return [
         _Token(
             match[0].strip('"'),
-            re.sub(r"['’]s?$", "", fold(match[0].strip("\".!?¿¡'"))),
+            re.sub(r"['\u2019]s?$", "", fold(match[0].strip("\".!?¿¡'"))),
             match[0].startswith('"'),
             *match.span(),
         )
@@ -296,6 +298,8 @@ def _alike(one: str, other: str) -> bool:
     """The same word, a word of the same meaning, or its cousin in the other language."""
     if _same(one, other):
         return True
+    if {one, other} & _NAMING and {one, other} & _TITLES:
+        return False
     concept = to_concepts(one)
     return (
         bool((meanings(one) & meanings(other)) - BROAD)
@@ -304,9 +308,13 @@ def _alike(one: str, other: str) -> bool:
     )
 
 
+_NAMING, _TITLES = frozenset(("name", "nombre")), frozenset(("title", "titulo"))
+"""Not the same where both may be asked for."""
+
+
 def _is_cousin(one: str, other: str) -> bool:
     """Whether two words begin with the same letters but for an ending: "invite" and "invitation"."""
-    shared = len(commonprefix((one, other)))
+    shared = next((n for n, (a, b) in enumerate(zip(one, other, strict=False)) if a != b), min(len(one), len(other)))
     return shared >= 5 and shared >= max(len(one), len(other)) - 4
 
 
@@ -367,7 +375,7 @@ def _press_named(view: PageView, text: str, written: Sequence[Control]) -> list[
     last = written[-1].places[:1] if written else []
     # "Take seat 4 and book it": what "it" is was said before.
     if any(token.plain in ("it", "them") or re.search(r"(?:[aei]r?)l[oa]s?$", tokens[0].plain) for token in tokens):
-        meant = [word for one in written[-1:] for word in _content(one.name)]
+        meant = [_stem(word) for one in written[-1:] for word in _content(one.name)]
         buttons = [
             (one, rest) for one in view.visible
             if (rest := _after_verb(one, tokens, things if one.row else meant)) is not None
@@ -386,7 +394,7 @@ def _press_named(view: PageView, text: str, written: Sequence[Control]) -> list[
         left = [
             token for token in left if token.quoted or not _forms(token.plain) & things or _says_row([token], button)
         ]
-        unexplained = _left_over(left, [*_content(button.name), *_place_words(button), *headings])
+        unexplained = _left_over(left, [*name, *_place_words(button), *_content(" ".join(button.columns)), *headings])
         # Only the very words tell one row from another.
         strange = [token for token in left if not unexplained and _only_alike(token, button, headings)]
         if not unexplained and not strange and (not button.row or _says_row(rest, button)):
@@ -412,7 +420,7 @@ def _is_beside(field: Control, other: Control) -> bool:
 
 
 def _after_verb(button: Control, tokens: Sequence[_Token], meant: Iterable[str] = ()) -> list[_Token] | None:
-    """The tokens after the verb, where that is what a button does; None otherwise. Words that are ``meant`` are said."""
+    """The tokens after the verb, where that is what a button does; None otherwise. What is ``meant`` is as if said."""
     verb, rest = _split_verb(tokens)
     if button.role not in _PRESSED or not verb or (button.opens and button.role == "button"):
         return None
@@ -420,10 +428,11 @@ def _after_verb(button: Control, tokens: Sequence[_Token], meant: Iterable[str] 
     light = bool(name) and name[0] in _GENERIC  # "invite Ann" for "Send invitation", "order" for "Place order"
     if not name or not (_does(verb, name[0]) or (light and any(_does(verb, word) for word in name[1:]))):
         return None
-    said = [verb, *(token.plain for token in rest), *meant]
+    said = [verb, *(token.plain for token in rest)]
     said += [word for token in tokens if token.quoted for word in _content(token.text)]
     missing = [word for word in name if word not in _GENERIC and not word.isdigit() and not _is_any(word, said)]
-    missing = [word for word in missing if not any(_does(one, word) for one in said)]
+    known = [*meant]
+    missing = [word for word in missing if not any(_does(one, word) for one in said) and _stem(word) not in known]
     return None if missing else rest
 
 
@@ -486,6 +495,12 @@ def _go(view: PageView, clause: Clause, text: str) -> list[Act] | None:
     tokens = [token for token in (rest if leads else _tokens(text)) if token.plain not in _FILLERS]
     if clause.quotes or not tokens:
         return None
+    if (
+        not leads
+        and is_action(verb)
+        and not any(_same(verb, word) for one in view.visible for word in _content(one.name))
+    ):
+        return None
     around, things, found = [*_KINDS, *_headings(view)], _thing_words(view), []
     for control in view.visible:
         name = [word for word in _content(control.name) if word not in _KINDS]
@@ -514,10 +529,13 @@ def _reads(one: str, other: str) -> bool:
 _ONLY = frozenset("only solo solamente unicamente just".split())
 
 
-def _give(view: PageView, text: str, *, off: bool = False) -> list[Act] | None:
+def _give(view: PageView, text: str, *, off: bool = False, choosing: bool = False) -> list[Act] | None:
     """Values for fields, options of lists, and boxes, of the whole page or of the one row that is named."""
     verb, rest = _split_verb(_tokens(text))
     plain = bool(_forms(verb) & _SETS) or off or verb in _ON
+    # What a verb asks for is more than a value, unless it is in the name of a box: "keep me signed in".
+    led = bool(_tokens(text)) and _tokens(text)[0].plain in _ARTICLES
+    acting = not plain and not led and is_action(verb) and verb not in _NOUNS
     tokens = rest if plain else _tokens(text)
     headings, found = _headings(view), []
     rows = {(one.frame, tuple(one.row)) for one in view.visible if one.is_field or one.is_box or one.role == "menuitem"}
@@ -529,10 +547,17 @@ def _give(view: PageView, text: str, *, off: bool = False) -> list[Act] | None:
             if (one.frame, tuple(one.row)) == (frame, row) or (not row and (not one.row or names[one.name] == 1))
         ]  # fmt: skip
         fields = [one for one in own if _is_given(one, view, verb) and (one.is_box or one.toggles or not off)]
+        if choosing:
+            fields = [one for one in fields if one.role not in ("textbox", "combobox") or one.kind in ("date", "time")]
+        if acting:
+            fields = [
+                one for one in fields
+                if one.role == "menuitem" or (one.is_box and _is_any(verb, [*_content(one.name), *_group_words(one)]))
+            ]  # fmt: skip
         if not fields or (row and not _says_row(tokens, fields[0])):
             continue
         known = [*headings, *(_row_words(fields[0]) if row else ()), *(_DONE if _does(verb, "mark") else ())]
-        acts = _Filling(text, tokens, fields, known, off=off, things=_thing_words(view)).read()
+        acts = _Filling(text, tokens, fields, known, off=off, things=_thing_words(view) | _UP, sure=True).read()
         if acts:
             found.append((row, acts))
     # Words that name a row are no value of a field elsewhere.
@@ -546,7 +571,11 @@ def _give(view: PageView, text: str, *, off: bool = False) -> list[Act] | None:
     return acts
 
 
-_STOP = re.compile(r"^(?:stop|unsubscribe)\b", re.IGNORECASE)
+_UP = frozenset(("up", "down"))
+_ARTICLES = frozenset("the a an my el la los las un una mi".split())
+_NOUNS = frozenset("text phone email mail message name date time price".split())
+"""Verbs to some, and names of fields."""
+_STOP = re.compile(r"^(?:stop|unsubscribe|deja(?:d|r)? de)\b", re.IGNORECASE)
 _DONE = ("done", "complete", "completed", "finished", "hecho", "hecha", "completado", "completada", "terminada")
 _ON = frozenset("enable activate encender activar marcar check tick mark turn switch enciende activa marca".split())
 
@@ -644,7 +673,10 @@ def _open_and_fill(view: PageView, text: str) -> list[Act] | None:
 
 
 class _Filling:
-    """One reading of words as values of fields, options and boxes. ``off`` takes the marks of boxes away."""
+    """One reading of words as values of fields, options and boxes. ``off`` takes the marks of boxes away.
+
+    Where it has to be ``sure``, words are written only after one that says so: "the note is …", not "the note …".
+    """
 
     def __init__(
         self,
@@ -655,8 +687,10 @@ class _Filling:
         *,
         off: bool = False,
         things: frozenset[str] = frozenset(),
+        sure: bool = False,
     ):
         self._things = things
+        self._sure = sure
         self._text = text
         self._tokens = list(tokens)
         self._fields = fields
@@ -679,7 +713,7 @@ class _Filling:
             and self._take_spans(spans)
             and self._take_rest()
         )
-        if not ok or _left_over(self._tokens, [*self._known, *self._explained, *_UNITS], self._things):
+        if not ok or _left_over(self._tokens, [*self._known, *self._explained], self._things | _UNITS):
             return None
         return [self._acts[key] for key in sorted(self._acts)]
 
@@ -708,7 +742,7 @@ class _Filling:
             or any(span.other is not None or not isinstance(span.value, date) for span in dates)
             or [span.value for span in dates] != sorted(span.value for span in dates)
         ):
-            return not fields and len(dates) == 0
+            return not fields  # a day may be the name of an option
         for span, field in zip(dates, fields, strict=False):
             self._drop(span.start, span.end)
             if not self._put(Act("write", field, (span.value.isoformat(),))):
@@ -733,6 +767,12 @@ class _Filling:
                 after = self._tokens[index + 1].plain
                 named = [one for one in named if _is_any(after, _content(one.name))]
                 if len(named) != 1:
+                    return False
+            if value and named and self._sure and named[0].is_free and not value[0].quoted:
+                between = [one for one in self._tokens if token.start <= one.start < value[0].start]
+                if ":" not in self._text[token.end : value[0].start] and not any(
+                    one.plain in _GIVING | _CALLED for one in between
+                ):
                     return False
             if value and named:
                 start, end = value[0].start, value[-1].end
@@ -763,18 +803,15 @@ class _Filling:
             return False
         if field.role in ("slider", "spinbutton"):
             return token.plain not in _FILLERS and _is_any(token.plain, _content(field.name))
-        for line in _ANNOUNCED:
-            if (
-                token.plain in line
-                and any(word in line for word in name)
-                and (token.plain not in _FILLERS or len(name) < 3)
-            ):
+        for before, names in _ANNOUNCED:
+            if token.plain == "a" and not re.match(r"[\"\d]|[^\W\d_a-z]|\S+@", self._text[token.end :].lstrip()):
+                continue  # an article
+            if token.plain in before and names & {*name} and (token.plain not in _FILLERS or len(name) < 4):
                 return True
         if len(name) == 1:
             return token.plain == name[0] or (token.plain not in _FILLERS and _alike(token.plain, name[0]))
         return token.plain not in _FILLERS and any(
-            _same(token.plain, word) or meanings(token.plain) & meanings(word) - BROAD
-            for word in name if word not in _FILLERS
+            _alike(token.plain, word) for word in name if word not in _FILLERS
         )  # fmt: skip
 
     def _value_after(self, index: int, texts: Sequence[Control]) -> list[_Token]:
@@ -833,13 +870,13 @@ class _Filling:
             for found, name in exact or loose:
                 claims.setdefault(tuple(found), []).append((field, name))
         taken: set[int] = set()
-        for found in sorted(claims, key=len, reverse=True):
-            if any(token.start in taken for token in found):
-                if len({token.start for token in found} - taken):
+        for claim in sorted(claims, key=len, reverse=True):
+            if any(token.start in taken for token in claim):
+                if len({token.start for token in claim} - taken):
                     return False
                 continue
-            rest = [token.plain for token in self._tokens if token not in found and not token.quoted]
-            fitting = claims[found]
+            rest = [token.plain for token in self._tokens if token not in claim and not token.quoted]
+            fitting = claims[claim]
             if len(fitting) > 1:
                 fitting = [
                     (field, name) for field, name in fitting
@@ -848,7 +885,7 @@ class _Filling:
             if len(fitting) != 1:
                 return False
             field, name = fitting[0]
-            taken |= {token.start for token in found}
+            taken |= {token.start for token in claim}
             if field.role == "list":
                 act = Act("choose", field, (name,))
             elif field.role in ("option", "tab", "menuitem"):
@@ -943,16 +980,18 @@ _GIVING = frozenset("is es to at a al en como as should be".split())
 """Words between the name of something and its value."""
 _BEFORE_VALUE = frozenset("number it down up numero".split()) | _GIVING | _CALLED
 _ANNOUNCED = [
-    frozenset(line.split())
-    for line in """
-from de desde origin origen salida
-to a hasta hacia destination destino
-in en city ciudad location ubicacion place lugar
-to recipient beneficiary destinatario beneficiario
-called named titled entitled llamado llamada titulado titulada name title nombre titulo
-saying says diciendo diga dice message body text comment mensaje texto comentario cuerpo
-about subject asunto
+    (frozenset(before.split()), frozenset(names.split()))
+    for before, _, names in (
+        line.partition(":")
+        for line in """
+from de desde: from desde origin origen salida
+to a hasta hacia: to hasta destination destino recipient beneficiary destinatario beneficiario
+in en: city ciudad location ubicacion place lugar
+called named titled entitled llamado llamada titulado titulada: name title nombre titulo
+saying says diciendo diga dice: message body text comment mensaje texto comentario cuerpo
+about: subject asunto
 """.strip().splitlines()
+    )
 ]
 """Words before a value, and words in the names of the fields that it is for."""
 _AMOUNTS = frozenset("amount importe cantidad sum total price precio eur euros usd value money".split())
