@@ -461,7 +461,7 @@ class Registration:
         route = next((one for one in routes if one.credential is not None), None)
         if route is None:
             raise SetupError(
-                f"{agent.id} was added without a credential, so nobody has one of their own for it. Add it again, with "
+                f"{agent.id} was added without a credential, so users cannot sign in to it. Add it again, with "
                 "--credential or --sign-in."
             )
         if secret is not None:
