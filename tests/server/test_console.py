@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import hashlib
+import time
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Literal
@@ -12,7 +13,7 @@ from playwright.sync_api import Page, expect, sync_playwright
 
 from agent3 import Context, LocalAgent
 from agent3.protocols.nlweb.browser import installation
-from agent3.settings import Client, Settings
+from agent3.settings import ApprovalRule, Client, Settings
 from tests.support.gateway import Hosted, hosted
 
 KEY = "console-key-0001"
@@ -89,6 +90,31 @@ def test_a_gateway_with_clients_asks_for_a_key_and_forgets_it_on_sign_out(tmp_pa
         page.get_by_role("button", name="Sign out").click()
         expect(page.get_by_label("Key of a client")).to_be_visible()
         assert KEY not in page.evaluate("JSON.stringify([localStorage, sessionStorage, document.cookie])")
+
+
+@pytest.mark.browser
+def test_a_call_that_waits_for_a_yes_is_seen_whole_and_approved(tmp_path: Path, page: Page) -> None:
+    agent, paid = LocalAgent("bank"), []
+
+    @agent.capability
+    async def pay(amount: int) -> str:
+        """Pay."""
+        paid.append(amount)
+        return "paid"
+
+    rule = ApprovalRule(agent="bank", why="Money leaves.", itself=True)
+    with hosted(tmp_path, [agent], Settings(approvals=(rule,))) as gateway:
+        gateway.post("/v1/call", {"agentId": "bank", "capability": "pay", "input": {"amount": 4711}})
+        open_console(page, gateway, "approvals")
+        page.get_by_role("row").filter(has_text="Money leaves.").get_by_role("link").click()
+        expect(page.locator("main")).to_contain_text("4711")
+        assert paid == []
+        page.get_by_role("button", name="Approve").click()
+        expect(page.locator("main")).to_contain_text("approved")
+        deadline = time.monotonic() + 60
+        while not paid and time.monotonic() < deadline:
+            time.sleep(0.05)
+        assert paid == [4711]
 
 
 def test_its_files_hold_no_data_run_nothing_foreign_and_stand_in_no_frame(tmp_path: Path) -> None:

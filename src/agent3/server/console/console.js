@@ -167,6 +167,26 @@ const pages = {
   },
 };
 
+pages.approvals = async (id) => {
+  if (!id) {
+    const { approvals } = await ask("/v1/approvals");
+    return [make("h1", {}, "Approvals"), table("Calls that wait for a yes", [
+      ["Asked", (one) => link(when(one.asked), "approvals", one.id)],
+      ["Who", (one) => one.who],
+      ["What", (one) => `${one.agent}: ${one.capability}`],
+      ["Why it needs a yes", (one) => one.why],
+      ["Until", (one) => when(one.until)],
+      ["", (one) => (one.youMayDecide ? "You may decide." : "Somebody else decides.")],
+    ], approvals)];
+  }
+  // Decided only where the whole call is seen.
+  const path = `/v1/approvals/${encodeURIComponent(id)}`;
+  const one = await ask(path);
+  const decide = (text, what) => make("button", { type: "button", onclick: () => act(() => ask(`${path}/${what}`, {})) }, text);
+  return [make("h1", {}, `${one.agent}: ${one.capability}`), details({ ...one, asked: when(one.asked), until: when(one.until) }),
+    one.youMayDecide ? make("p", {}, decide("Approve", "approve"), " ", decide("Deny", "deny")) : null];
+};
+
 async function oneAgent(id) {
   const path = `/v1/agents/${encodeURIComponent(id)}`;
   const agent = await ask(path);
