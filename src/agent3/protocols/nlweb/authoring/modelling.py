@@ -170,13 +170,18 @@ async def do_kept(session: Session, sentence: str, helper: Helper, *, confirm: C
     action, given = found[0]
     if action.hints.consequential:
         confirm(_describe_kept(action.name, given))
-    done = []
+    start, before = session.page.url, await _read_lines(session)
+    work = _Work(sentence)
     for number, step in enumerate(kept.actions[action.name], 1):
         filled = inject(step, given)
         if filled.action_type is not ActionType.EXTRACT:
             await session.perform(filled, f"{number} of {action.name!r}")
-            done.append(_say(step, given))
-    return Driven([f"{action.name}: {', '.join(filter(None, done))}"])
+            work.steps.append(filled)
+            work.done.append(_say(step, given))
+    seen = await _find_sign(session, work, start, before)
+    if seen is None:
+        return _refuse(work, "the page shows no sign that it was done")
+    return Driven([f"{action.name}: {', '.join(filter(None, work.done))}"], seen=seen)
 
 
 async def do_with_model(session: Session, sentence: str, helper: Helper, *, confirm: Confirm) -> Driven | None:
@@ -201,14 +206,21 @@ async def do_with_model(session: Session, sentence: str, helper: Helper, *, conf
         for step in answer.steps:
             await _perform(session, step, controls[step.control], work, confirm)
         if answer.finished:
-            after = await _read_lines(session)
-            seen = [line for line in after if line not in before]
-            pressed = any(step.action_type in (ActionType.CLICK, ActionType.PRESS) for step in work.steps)
-            if not work.steps or (pressed and not seen and session.page.url == start):
-                return _refuse(work, "the page shows no sign that it was done") if work.steps else None
+            if not work.steps:
+                return None
+            seen = await _find_sign(session, work, start, before)
+            if seen is None:
+                return _refuse(work, "the page shows no sign that it was done")
             await _keep(helper, start, work)
-            return Driven(work.done, seen=seen[:_SEEN])
+            return Driven(work.done, seen=seen)
     return _refuse(work, "it did not come to an end") if work.steps else None
+
+
+async def _find_sign(session: Session, work: _Work, start: str, before: Sequence[str]) -> list[str] | None:
+    """What the page says that it did not say before; None where something was pressed and nothing shows it."""
+    seen = [line for line in await _read_lines(session) if line not in before]
+    pressed = any(step.action_type in (ActionType.CLICK, ActionType.PRESS) for step in work.steps)
+    return None if pressed and not seen and session.page.url == start else seen[:_SEEN]
 
 
 # What the model is told
