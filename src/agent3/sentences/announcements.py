@@ -84,6 +84,7 @@ _COPULAS = frozenset("is was are were es fue era son eran".split())
 _WHO = frozenset("who what quien quienes que cual".split())
 _WHERE = frozenset("in on at from using via en por".split())
 _MINE = frozenset("my our mi mis nuestro nuestra".split())
+_WORDED = ("name", "id", "place")
 _ADDRESSED = -1
 """Among the numbers of slots: the capability itself."""
 _RELATIVE = frozenset({"raise", "lower"})
@@ -307,6 +308,8 @@ class Scene:
                 seen.add((number, row))
                 if self.slots[number].kind == "place" and index and token.value[:1].isupper():
                     continue  # "Ciudad de México" is a name
+                if index == self.verb and token.means & self.form.verbs and self.slots[number].kind in _WORDED:
+                    continue  # "assign ENG-12 to Ann": the verb says nothing of who the assignee is
                 end = index + len(row)
                 found[number] = max(end, found.get(number, 0))
                 if row[0] in (token.plain, token.plain.removesuffix("s")):

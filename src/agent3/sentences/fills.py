@@ -6,6 +6,7 @@ address), or stands bare. ``reader`` chooses among them so that every word has a
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Iterator
 from dataclasses import dataclass, replace
 from typing import Any
@@ -13,7 +14,7 @@ from typing import Any
 from agent3.sentences.announcements import CALLED, DETERMINERS, LEAD, Scene, row_length
 from agent3.sentences.compounds import compounds_at
 from agent3.sentences.lexicon import BROAD, is_phrase
-from agent3.sentences.slots import Kind, Slot
+from agent3.sentences.slots import Kind, Slot, form_of_code
 from agent3.sentences.texts import is_form, is_name, is_taken, texts_at
 from agent3.sentences.tokens import Token
 from agent3.sentences.values import Cue, Value, Words, values_at
@@ -64,6 +65,7 @@ _STAGES: tuple[tuple[Kind, ...], ...] = (
 def find_fills(scene: Scene) -> list[list[Fill]]:
     """For each token the fills that begin at it, the likeliest first."""
     found: list[list[Fill]] = [[] for _ in scene.tokens]
+    codes = _Codes(scene)
     for index in range(len(scene.tokens)):
         for last, values in compounds_at(scene, index):
             fill = Fill(index, last, values, 0.05, True, True)
@@ -75,7 +77,7 @@ def find_fills(scene: Scene) -> list[list[Fill]]:
         slots = [(number, slot) for number, slot in enumerate(scene.slots) if slot.kind in kinds]
         for index in range(len(scene.tokens)):
             for number, slot in slots:
-                for fill in _fills_of(scene, index, number, slot):
+                for fill in filter(None, map(codes.judge, _fills_of(scene, index, number, slot))):
                     for wider in _annotated(scene, fill, number, slot):
                         _keep(scene, found, wider)
         if kinds == _STAGES[0]:
@@ -97,6 +99,36 @@ def _keep(scene: Scene, found: list[list[Fill]], fill: Fill) -> None:
         and scene.slots[fill.values[0][0]].kind != "text"
     ):
         scene.stops[fill.first].update(number for number, _ in fill.values)
+
+
+class _Codes:
+    """Which codes of a sentence have the form of those that a slot shows as examples: "Issue key, e.g. ENG-12"."""
+
+    def __init__(self, scene: Scene):
+        self._scene = scene
+        self._shown = [slot.forms for slot in scene.slots]
+        said = Counter(form_of_code(token.value) for token in scene.tokens if any(self._shown))
+        self._said = {form for form in said if form}
+        takers = Counter(form for forms in self._shown for form in forms)
+        self._spoken_for = {form for form in self._said if 0 < said[form] <= takers[form]}
+        """Forms of which there are no more codes than slots that show them."""
+
+    def judge(self, fill: Fill) -> Fill | None:
+        """The fill; with a doubt, or None, where the form of a code speaks for another."""
+        if not any(self._shown) or len(fill.values) != 1:
+            return fill
+        number, value = fill.values[0]
+        slot, forms = self._scene.slots[number], self._shown[number]
+        said = [form_of_code(one) if isinstance(one, str) else "" for one in (value if slot.many else (value,))]
+        if not forms:
+            plain = slot.kind in ("name", "place", "id") and not (fill.named and fill.cued)
+            return None if plain and self._spoken_for.intersection(said) else fill
+        if forms.issuperset(said):
+            return fill
+        if self._said & forms:
+            return None
+        digits = isinstance(value, str) and value.isdigit()
+        return fill if fill.named or digits or fill.doubt is not None else replace(fill, doubt=value)
 
 
 def _announce_texts(scene: Scene) -> None:
@@ -122,6 +154,11 @@ def _fills_of(scene: Scene, index: int, number: int, slot: Slot) -> Iterator[Fil
         while firsts[-1] and index - firsts[-1] < 3 and tokens[firsts[-1] - 1].plain in LEAD:
             firsts.append(firsts[-1] - 1)
         noun = scene.is_noun(index, number)
+        if slot.kind in _NAMES and slot.words[-1:] != ("of",) and not slot.many:
+            owned = [*_owned(scene, index, number, slot)]
+            yield from owned
+            if owned or _is_owner(scene, index, scene.names[index][number]):
+                return
         for begin in scene.named_begins(index, number):
             for fill in _values(scene, index, begin, number, slot, "noun" if noun else "named"):
                 for first in firsts:
@@ -140,6 +177,35 @@ def _fills_of(scene: Scene, index: int, number: int, slot: Slot) -> Iterator[Fil
         yield from _values(scene, index, after, number, slot, "lead")
     if slot.required or slot.kind not in _WORDED or (slot.kind == "text" and tokens[index].shape == "quote"):
         yield from _values(scene, index, index, number, slot, "")
+
+
+_NAMES = ("name", "id", "place")
+_OF = frozenset("of de del".split())
+_INTO = frozenset("to a al as como into por for".split())
+
+
+def _owned(scene: Scene, index: int, number: int, slot: Slot) -> Iterator[Fill]:
+    """ "the gate of IB3166 to K72": after "of" stands whose it is, and what it is to be only after "to"."""
+    tokens, at = scene.tokens, scene.names[index][number]
+    others = [n for n, other in enumerate(scene.slots) if other.required and other.kind in _NAMES and n != number]
+    if at + 1 >= len(tokens) or tokens[at].plain not in _OF or len(others) != 1 or scene.slots[others[0]].many:
+        return
+    owner = scene.slots[others[0]]
+    begin = next((begin for begin, _ in scene.led_begins(at, owner)), at + 1)
+    for whose in _values(scene, index, begin, others[0], owner, "noun"):
+        if whose.last + 1 < len(tokens) and tokens[whose.last].plain in _INTO:
+            for what in _values(scene, whose.last, whose.last + 1, number, slot, "role"):
+                doubt = whose.doubt if what.doubt is None else what.doubt
+                yield Fill(index, what.last, (*whose.values, *what.values), 0.1, True, True, doubt)
+
+
+def _is_owner(scene: Scene, index: int, end: int) -> bool:
+    """Whether the name of a slot with "of" after it says what somebody is to be: "Ann as the manager of Bob"."""
+    first = index
+    while first and scene.tokens[first - 1].plain in DETERMINERS:
+        first -= 1
+    as_it = first > 0 and scene.tokens[first - 1].plain in ("as", "como")
+    return as_it and end < len(scene.tokens) and scene.tokens[end].plain in _OF
 
 
 def _with_noun(scene: Scene, index: int, begin: int, fill: Fill) -> Fill:
@@ -191,6 +257,7 @@ def _lists(scene: Scene, begin: int, number: int, slot: Slot, cue: Cue) -> Itera
     """A, B and C: as many as follow each other."""
     tokens, position, cost, typed = scene.tokens, begin, 0.0, True
     values: list[Any] = []
+    doubt: Any = None
     while position < len(tokens) and len(values) < 40:
         if values and tokens[position].shape == "word" and scene.stops[position] - {number}:
             break
@@ -199,7 +266,8 @@ def _lists(scene: Scene, begin: int, number: int, slot: Slot, cue: Cue) -> Itera
             break
         values.append(one.value)
         cost, typed, position = max(cost, one.cost), typed and one.typed, one.end
-        yield Value(position, tuple(values), cost - 0.01 * len(values), typed)
+        doubt = one.doubt if doubt is None else doubt
+        yield Value(position, tuple(values), cost - 0.01 * len(values), typed, doubt=doubt)
         joined = False
         while position < len(tokens) and tokens[position].plain in (",", "and", "y", "e", "&", "plus"):
             position, joined = position + 1, True

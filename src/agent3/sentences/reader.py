@@ -24,7 +24,7 @@ from agent3.sentences.lexicon import Language, detect_language
 from agent3.sentences.passing import FILLER, pass_over
 from agent3.sentences.phrases import match_phrases
 from agent3.sentences.prohibitions import Why, blank_courtesies, find_prohibition
-from agent3.sentences.slots import Form, form_of
+from agent3.sentences.slots import Form, form_of, form_of_code
 from agent3.sentences.spans import find_spans
 from agent3.sentences.tokens import LONGEST, Sentence
 from agent3.sentences.values import Words
@@ -282,7 +282,7 @@ class _Search:
         if fill.cued or not fill.values:
             return fill.cost
         slot = self._form.slots[fill.values[0][0]]
-        if not fill.typed and (not state.anchored or slot.role == "to"):
+        if not fill.typed and (not state.anchored or (slot.role == "to" and not self._is_led_to_code(fill))):
             return None
         if slot.role == "to" and len(fill.values) == 1:
             # Without a "to" it is a destination only beside an origin.
@@ -292,6 +292,12 @@ class _Search:
             ):
                 return fill.cost + 1.2
         return fill.cost
+
+    def _is_led_to_code(self, fill: Fill) -> bool:
+        """ "assign Ann to ENG-12": the form of the code tells which of the two is which."""
+        after = self._tokens[fill.last : fill.last + 2]
+        code = form_of_code(after[1].value) if len(after) == 2 and after[0].plain in ("to", "a", "al") else ""
+        return bool(code) and any(code in other.forms for other in self._form.slots)
 
     def _take(self, state: _State, fill: Fill) -> _State:
         names = ", ".join(self._form.slots[number].name for number, _ in fill.values) or "time"
@@ -326,7 +332,8 @@ class _Search:
                     if number in values and not any(other.cued for other in best.fills if number in dict(other.values)):
                         doubts.setdefault(number, []).append(None)
         announced = {number for fill in best.fills if fill.cued for number, _ in fill.values}
-        for number in [*self._unordered(best), *self._twice(best), *(best.ignored - announced)]:
+        unclear = [*self._unordered(best), *self._swappable(best), *self._twice(best), *(best.ignored - announced)]
+        for number in unclear:
             doubts.setdefault(number, []).append(None)
         for fill in best.fills:
             # A text with words in it that would fill a slot which has no other value: where does it end?
@@ -371,6 +378,20 @@ class _Search:
         ends = [number for number in bare if self._form.slots[number].role in ("from", "to")]
         kinds = Counter(self._form.slots[number].kind for number in ends)
         return [number for number in ends if kinds[self._form.slots[number].kind] > 1]
+
+    def _swappable(self, state: _State) -> list[int]:
+        """Slots whose values could change places, since neither a word nor their form tells which is which."""
+        bare = [fill for fill in state.fills if len(fill.values) == 1 and not fill.cued]
+        found = []
+        for fill in bare:
+            for other in bare:
+                (number, value), (second, theirs) = fill.values[0], other.values[0]
+                if number != second and self._may_be(fill, second, value) and self._may_be(other, number, theirs):
+                    found.append(number)
+        return found
+
+    def _may_be(self, fill: Fill, number: int, value: Any) -> bool:
+        return any(other.values == ((number, value),) for other in self._fills[fill.first])
 
     def _twice(self, state: _State) -> list[int]:
         """The days that a time of day has taken too: "due Friday at five" is one moment, not a day and a moment."""

@@ -16,7 +16,7 @@ from agent3.model import Capability
 from agent3.sentences.lexicon import BROAD, EMPTY, fold, is_action, meanings, ways_to_say
 from agent3.sentences.synonyms import CURRENCIES, LANGUAGES, UNITS
 
-__all__ = ["ARITHMETIC", "Form", "Kind", "Role", "Slot", "form_of", "kind_of", "split_name"]
+__all__ = ["ARITHMETIC", "Form", "Kind", "Role", "Slot", "form_of", "form_of_code", "kind_of", "split_name"]
 
 Kind = Literal["enum", "boolean", "integer", "number", "date", "datetime", "time", "email", "url", "path", "domain",
                "currency", "language", "zone", "phone", "duration", "when", "id", "code", "place", "name", "text",
@@ -90,6 +90,8 @@ class Slot:
     """What a number of it counts: the base unit of its dimension, and how many of them one is."""
     shown: tuple[tuple[str, str], ...] = ()
     """Single words that its description gives as examples, with each as it is written there."""
+    forms: frozenset[str] = frozenset()
+    """The forms of the codes that its description gives as examples, such as ENG-12: see ``form_of_code``."""
 
     @property
     def described(self) -> str:
@@ -371,6 +373,7 @@ def _slot(
         frozenset(meaning for word in words if word not in _WEAK_WORDS for meaning in meanings(word)) - BROAD,
         _unit(words, described) if kind in ("integer", "number") else None,
         tuple(_examples(definition)) if kind == "name" else (),
+        frozenset(_example_forms(definition)) if kind in ("name", "id") else frozenset(),
     )
 
 
@@ -402,6 +405,28 @@ def _examples(definition: Mapping[str, Any]) -> Iterator[tuple[str, str]]:
             yield fold(text), text
 
 
+_CODE_AFTER = re.compile(r"(?:\be\.?g\b|such as|for example|\blike\b|ejemplo|\bp\. ?ej|['\"`(])(.{0,60})", re.IGNORECASE)
+_CODE = re.compile(r"(?<![\w.-])#?[A-Za-z\d]+(?:[-_:/#][A-Za-z\d]+)*(?![\w-])")
+
+
+def _example_forms(definition: Mapping[str, Any]) -> Iterator[str]:
+    """The forms of the codes among the examples: of "Issue key, e.g. ENG-12" that of letters, a hyphen and digits."""
+    given = definition.get("examples")
+    texts = [one for one in given[:20] if isinstance(one, str)] if isinstance(given, list) else []
+    texts += [found[1] for found in _CODE_AFTER.finditer(str(definition.get("description") or "")[:400])]
+    for text in texts:
+        yield from filter(None, map(form_of_code, _CODE.findall(text[:60])))
+
+
+def form_of_code(text: str) -> str:
+    """The form of a code that has both letters and digits: A for letters, 9 for digits, X for both. "" for no code."""
+    if not (re.search(r"[A-Za-z]", text) and re.search(r"\d", text)) or _NO_CODES.fullmatch(text):
+        return ""
+    form = re.sub(r"[A-Za-z\d]+", lambda run: "A" if run[0].isalpha() else "9" if run[0].isdigit() else "X", text)
+    return form if len(form) < 6 else "long"
+
+
+_NO_CODES = re.compile(r"(?:\d+(?:st|nd|rd|th|am|pm|h|m|s|min|d|w|k|kg|g|km|cm|mm|gb|mb)|ISO-?\d+|UTF-?\d+)", re.IGNORECASE)
 _LIST = re.compile(
     r"(?:\(|: |one of )((?:['\"`]?[a-z][a-z_-]+['\"`]?(?:, | or |, or |\|)){2,}['\"`]?[a-z][a-z_-]+['\"`]?)(?=\)|\.|$)"
 )

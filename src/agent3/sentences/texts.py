@@ -19,7 +19,7 @@ from agent3.sentences.values import Cue, Value, Words
 __all__ = ["is_form", "is_name", "is_taken", "texts_at"]
 
 _MOST_BORDERS = 8
-_LONGEST_NAME, _LONGEST_PLACE = 4, 6
+_LONGEST_NAME, _LONGEST_PLACE, _LONGEST_REACH = 4, 6, 6
 _CROSSING = 1.3
 """Against a text that goes on past what would fill another slot."""
 _VAGUE = frozenset(
@@ -232,7 +232,7 @@ def _names(scene: Scene, begin: int, number: int, cue: Cue, *, item: bool) -> It
         end = _proper_end(scene, begin, _LONGEST_NAME)
         if slot.role == "title" and cue in ("named", "called", "noun"):
             end = max(end, _border(scene, begin))  # "named Renew passport on …"
-        yield Value(end, _words(scene, begin, end), 0.0, typed=token.value.isupper())
+        yield from _reaching(scene, begin, end, cue, typed=token.value.isupper())
         return
     end = _border(scene, begin)
     if end - begin > _LONGEST_NAME:
@@ -242,7 +242,57 @@ def _names(scene: Scene, begin: int, number: int, cue: Cue, *, item: bool) -> It
     if slot.role != "title" and not item:
         end = begin + 1
     if end - begin == 1 or cue in ("named", "called") or item:
-        yield Value(end, _words(scene, begin, end), 0.0 if end - begin == 1 else 0.2, typed=False)
+        reach = _reach(scene, end)
+        cut = reach > end and (scene.tokens[end].plain in NEW or reach < len(scene.tokens))
+        doubt = _words(scene, begin, reach) if cut and scene.tokens[end].plain in FILLER | NEW else None
+        yield Value(end, _words(scene, begin, end), 0.0 if end - begin == 1 else 0.2, typed=False, doubt=doubt)
+
+
+_BY_THE_WAY = frozenset(
+    "again twice once thrice instead together overnight forever soon later tonight already still yet alone "
+    "otra nuevamente dos juntos siempre pronto todavia anoche temprano tarde".split()
+)
+"""Words after a name that may say when or how often, too."""
+_TELLS_HOW = re.compile(r"\w{3,}(?:ly|mente)")
+
+
+def _reaching(scene: Scene, begin: int, end: int, cue: Cue, *, typed: bool) -> Iterator[Value]:
+    """A name with capital letters up to ``end``, with the words that still belong to it: "the card Logo nuevo to …".
+
+    After the name of its slot, or a preposition, it reaches to the next border; where it stands bare, the words after
+    it may be something else, and lead to a question. So they do at the end, if they may say when or how.
+    """
+    tokens, reach = scene.tokens, _reach(scene, end)
+    more = tokens[end:reach]
+    loose = any(one.plain in FILLER | _BY_THE_WAY or _TELLS_HOW.fullmatch(one.plain) for one in more)
+    new = any(one.plain in NEW for one in more)
+    if not more or (scene.form.reading and not new):
+        yield Value(end, _words(scene, begin, end), 0.0, typed=typed)
+        return
+    ends = reach == len(tokens) or tokens[reach].shape == "mark" or reach >= scene.closing
+    announced = cue in ("named", "called", "noun") or (cue == "role" and scene.english)
+    if announced and not scene.form.reading and reach - begin <= _LONGEST_REACH:
+        shorter = _words(scene, begin, end) if loose and (ends or cue == "role") else None
+        yield Value(reach, _words(scene, begin, reach), 0.0, typed=False, doubt=shorter)
+        return
+    # The other words are left over, or would be passed over as a courtesy.
+    yield Value(end, _words(scene, begin, end), 0.0, typed=typed and not (loose or new),
+                doubt=_words(scene, begin, reach) if loose or new else None)  # fmt: skip
+
+
+def _reach(scene: Scene, end: int) -> int:
+    """Where the words after a name end that are neither a preposition, a verb, a mark nor anything known otherwise."""
+    tokens, known = scene.tokens, scene.form.named | scene.form.told
+    while end < min(len(tokens), scene.closing):
+        token = tokens[end]
+        if token.shape != "word" or token.plain in LEAD | TELLING or scene.next_stop[end] == end or scene.names[end]:
+            break
+        if token.plain not in NEW and (token.means & known or (token.value.islower() and is_action(token.plain))):
+            break
+        if any(atom.kind in _SPANNING for atom in scene.atoms[end]) or row_length(tokens, end, CALLED):
+            break
+        end += 1
+    return end
 
 
 def _is_sole_object(scene: Scene, begin: int, number: int) -> bool:
