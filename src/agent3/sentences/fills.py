@@ -200,12 +200,19 @@ def _owned(scene: Scene, index: int, number: int, slot: Slot) -> Iterator[Fill]:
 
 
 def _is_owner(scene: Scene, index: int, end: int) -> bool:
-    """Whether the name of a slot with "of" after it says what somebody is to be: "Ann as the manager of Bob"."""
+    """Whether the name of a slot with "of" after it says what somebody is to be: "make Ann the manager of Bob"."""
+    if end >= len(scene.tokens) or scene.tokens[end].plain not in _OF:
+        return False
     first = index
-    while first and scene.tokens[first - 1].plain in DETERMINERS:
+    while first and scene.tokens[first - 1].plain in DETERMINERS - {"al", "del"}:
         first -= 1
-    as_it = first > 0 and scene.tokens[first - 1].plain in ("as", "como")
-    return as_it and end < len(scene.tokens) and scene.tokens[end].plain in _OF
+    before = scene.tokens[first - 1]
+    if first <= scene.verb + 1 or before.shape == "mark":
+        return False  # "change the owner of …"
+    return before.plain in _BEING or (before.plain not in LEAD and not before.means & scene.form.named)
+
+
+_BEING = frozenset("as como is be es sea de".split())
 
 
 def _with_noun(scene: Scene, index: int, begin: int, fill: Fill) -> Fill:

@@ -239,7 +239,8 @@ def _index_names(slots: Sequence[Slot]) -> dict[str, list[tuple[int, tuple[str, 
     for number, slot in enumerate(slots):
         family = _family(slot)
         telling = tuple(word for word in slot.words if word not in _WEAK_WORDS) or slot.words
-        named = [row for row in slot.cues if row and (shared[row, family] == 1 or row in (slot.words, telling))]
+        whole = (slot.words,) if _ENDS.intersection(slot.words) else (slot.words, telling)
+        named = [row for row in slot.cues if row and (shared[row, family] == 1 or row in whole)]
         if len(telling) == 2:  # "rama de origen", "fecha de inicio"
             named += [(telling[1], of, telling[0]) for of in ("de", "of")]
         named += [(noun,) for noun in slot.nouns if told[noun, family] == 1 and not shared[(noun,), family]]
@@ -247,6 +248,10 @@ def _index_names(slots: Sequence[Slot]) -> dict[str, list[tuple[int, tuple[str, 
             for meaning in (meanings(row[0]) - BROAD) | {row[0]}:
                 index.setdefault(meaning, []).append((number, row))
     return index
+
+
+_ENDS = frozenset("in to by for of".split())
+"""Words of a name that tell it from another: of "player_out" and "player_in" neither is just the player."""
 
 
 def _with_nouns(slot: Slot, objects: Sequence[str]) -> Slot:

@@ -9,7 +9,7 @@ from __future__ import annotations
 import re
 from collections.abc import Iterator
 
-from agent3.sentences.announcements import CALLED, DETERMINERS, LEAD, SAYING, TELLING, Scene, row_length
+from agent3.sentences.announcements import CALLED, DETERMINERS, LEAD, SAYING, TAIL, TELLING, Scene, row_length
 from agent3.sentences.lexicon import BROAD, EMPTY, fold, is_action, is_common, meanings
 from agent3.sentences.passing import FILLER, NEW
 from agent3.sentences.slots import Slot
@@ -266,6 +266,10 @@ def _reaching(scene: Scene, begin: int, end: int, cue: Cue, *, typed: bool) -> I
     more = tokens[end:reach]
     loose = any(one.plain in FILLER | _BY_THE_WAY or _TELLS_HOW.fullmatch(one.plain) for one in more)
     new = any(one.plain in NEW for one in more)
+    if reach < scene.closing and row_length(tokens, reach, TAIL):
+        doubt = _words(scene, begin, reach + 1)  # "the card Thank you please to …"
+        yield Value(reach, _words(scene, begin, reach), 0.0, typed=False, doubt=doubt)
+        return
     if not more or (scene.form.reading and not new):
         yield Value(end, _words(scene, begin, end), 0.0, typed=typed)
         return
@@ -330,7 +334,9 @@ def _places(scene: Scene, begin: int, slot: Slot, cue: Cue) -> Iterator[Value]:
         end = _proper_end(scene, begin, _LONGEST_PLACE, numbers=numbers)
         if end - begin == 1 and not is_name(token):
             return
-        yield Value(end, _words(scene, begin, end), 0.0, typed=False)
+        cut = end < len(tokens) and tokens[end].plain in NEW  # "Villa nueva"
+        doubt = _words(scene, begin, end + 1) if cut else None
+        yield Value(end, _words(scene, begin, end), 0.0, typed=False, doubt=doubt)
         after = end + 1
         if end < len(tokens) - 1 and tokens[end].plain == "," and tokens[after].value[:1].isupper():
             wider = _proper_end(scene, after, _LONGEST_PLACE, numbers=numbers)

@@ -72,6 +72,10 @@ _PATH = re.compile(r"(?:[\w.~*-]*[/\\])+[\w.*-]*[/\\]?|~|\*\.[\w*]+|[\w*-]*\*[\w
 _CODE = re.compile(r"(?=.*[\d_-])(?=.*[A-Za-z])[\w-]+(?:[.:#][\w-]+)*")
 
 
+_ZONES = available_timezones()
+"""Read once, when the program starts: it opens every file of the zones."""
+
+
 class Sentence:
     """What was said, read once: ``tokens``, and the ``atoms`` over them."""
 
@@ -189,7 +193,7 @@ def _find_atoms(sentence: Sentence, now: datetime) -> Iterator[Atom]:
             yield from _names_at(sentence.tokens, index, kind, table)
         if re.fullmatch(r"[A-Z]{3}", token.value) and token.value in CURRENCIES:
             yield Atom(index, index + 1, "currency", token.value)
-        if re.fullmatch(r"[A-Z]\w+/\w+(?:/\w+)?", token.value) and token.value in available_timezones():
+        if re.fullmatch(r"[A-Z]\w+/\w+(?:/\w+)?", token.value) and token.value in _ZONES:
             yield Atom(index, index + 1, "zone", token.value)
     # An amount right before a currency that is not one of the usual ones.
     tokens = sentence.tokens
@@ -292,7 +296,7 @@ def _language_names() -> dict[tuple[str, ...], str]:
 @cache
 def _zones() -> dict[tuple[str, ...], str]:
     cities: dict[tuple[str, ...], str] = {}
-    for zone in sorted(available_timezones()):
+    for zone in sorted(_ZONES):
         region, _, city = zone.rpartition("/")
         if region in ("Africa", "America", "Asia", "Atlantic", "Australia", "Europe", "Pacific", "Indian"):
             cities[tuple(fold(city).split("_"))] = zone
