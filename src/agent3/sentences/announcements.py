@@ -170,6 +170,8 @@ class Scene:
         """Where the courtesies at the end begin."""
         self.follows = self._find_objects()
         """What stands before a token, but for articles and the like: a word of the capability, and of which sort."""
+        self.meant_by_verb: set[int] = set()
+        """Slots that are called as the verb is, such as the assignee of "assign": it does not announce them."""
         self.names = [self._names_at(index) for index in range(len(self.tokens))]
         self.inside = [False] * len(self.tokens)
         """Whether a token is part of a date, a time or a quantity that began before it."""
@@ -309,6 +311,7 @@ class Scene:
                 if self.slots[number].kind == "place" and index and token.value[:1].isupper():
                     continue  # "Ciudad de México" is a name
                 if index == self.verb and token.means & self.form.verbs and self.slots[number].kind in _WORDED:
+                    self.meant_by_verb.add(number)
                     continue  # "assign ENG-12 to Ann": the verb says nothing of who the assignee is
                 end = index + len(row)
                 found[number] = max(end, found.get(number, 0))

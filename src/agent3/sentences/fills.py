@@ -14,8 +14,9 @@ from typing import Any
 from agent3.sentences.announcements import CALLED, DETERMINERS, LEAD, Scene, row_length
 from agent3.sentences.compounds import compounds_at
 from agent3.sentences.lexicon import BROAD, is_phrase
+from agent3.sentences.passing import NEW
 from agent3.sentences.slots import Kind, Slot, form_of_code
-from agent3.sentences.texts import is_form, is_name, is_taken, texts_at
+from agent3.sentences.texts import is_form, is_name, is_taken, may_be_part, texts_at
 from agent3.sentences.tokens import Token
 from agent3.sentences.values import Cue, Value, Words, values_at
 
@@ -273,12 +274,13 @@ def _lists(scene: Scene, begin: int, number: int, slot: Slot, cue: Cue) -> Itera
             break
         values.append(one.value)
         cost, typed, position = max(cost, one.cost), typed and one.typed, one.end
-        doubt = one.doubt if doubt is None else doubt
-        yield Value(position, tuple(values), cost - 0.01 * len(values), typed, doubt=doubt)
-        joined = False
+        doubt, end = one.doubt if doubt is None else doubt, one.end
         while position < len(tokens) and tokens[position].plain in (",", "and", "y", "e", "&", "plus"):
-            position, joined = position + 1, True
-        if not joined:
+            position += 1
+        if end < position < len(tokens) and tokens[position].plain in NEW and doubt is None:
+            doubt = tokens[position].value  # "the tags urgent, new": one of them, or said of what follows?
+        yield Value(end, tuple(values), cost - 0.01 * len(values), typed, doubt=doubt)
+        if position == end:
             break
 
 
@@ -303,7 +305,9 @@ def _before_name(scene: Scene, index: int, number: int, slot: Slot) -> Iterator[
             # "the living room" is a room, "the billing service" one called billing, "Central Garage" bears its noun.
             whole = is_phrase(token.plain, tokens[index].plain) or _bears_noun(token, tokens[index])
             said = Words(index - 1, end) if whole else token.value
-            yield Fill(index - 1, end, ((number, said),), 0.3, True, False)
+            part = not whole and token.value[:1].isupper() and may_be_part(scene, index)
+            doubt = Words(index - 1, end) if part else None
+            yield Fill(index - 1, end, ((number, said),), 0.3, True, False, doubt)
 
 
 _VENUES = frozenset(

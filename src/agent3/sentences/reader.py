@@ -388,6 +388,13 @@ class _Search:
                 (number, value), (second, theirs) = fill.values[0], other.values[0]
                 if number != second and self._may_be(fill, second, value) and self._may_be(other, number, theirs):
                     found.append(number)
+        for fill in state.fills:
+            # "assign Ann to Bob": the verb may be said of either.
+            if fill.cued and not fill.named and self._scene.english and len(fill.values) == 1:
+                meant = self._scene.meant_by_verb.intersection(dict(fill.values))
+                beside = [other for other in bare if other.first == self._scene.verb + 1]
+                rivals = [other for other in beside if meant and not self._form.slots[other.values[0][0]].forms]
+                found += [*meant, *(other.values[0][0] for other in rivals)] if rivals else []
         return found
 
     def _may_be(self, fill: Fill, number: int, value: Any) -> bool:

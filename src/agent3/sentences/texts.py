@@ -16,7 +16,7 @@ from agent3.sentences.slots import Slot
 from agent3.sentences.tokens import Token
 from agent3.sentences.values import Cue, Value, Words
 
-__all__ = ["is_form", "is_name", "is_taken", "texts_at"]
+__all__ = ["is_form", "is_name", "is_taken", "may_be_part", "texts_at"]
 
 _MOST_BORDERS = 8
 _LONGEST_NAME, _LONGEST_PLACE, _LONGEST_REACH = 4, 6, 6
@@ -271,7 +271,8 @@ def _reaching(scene: Scene, begin: int, end: int, cue: Cue, *, typed: bool) -> I
         yield Value(reach, _words(scene, begin, reach), 0.0, typed=False, doubt=doubt)
         return
     if not more or (scene.form.reading and not new):
-        yield Value(end, _words(scene, begin, end), 0.0, typed=typed)
+        doubt = _words(scene, begin, end + 1) if may_be_part(scene, end) else None
+        yield Value(end, _words(scene, begin, end), 0.0, typed=typed, doubt=doubt)
         return
     ends = reach == len(tokens) or tokens[reach].shape == "mark" or reach >= scene.closing
     announced = cue in ("named", "called", "noun") or (cue == "role" and scene.english)
@@ -282,6 +283,17 @@ def _reaching(scene: Scene, begin: int, end: int, cue: Cue, *, typed: bool) -> I
     # The other words are left over, or would be passed over as a courtesy.
     yield Value(end, _words(scene, begin, end), 0.0, typed=typed and not (loose or new),
                 doubt=_words(scene, begin, reach) if loose or new else None)  # fmt: skip
+
+
+def may_be_part(scene: Scene, index: int) -> bool:
+    """Whether a word after a name only means what the capability is about: "Login bug", to one about tickets."""
+    token, form = scene.tokens[index] if index < scene.closing else None, scene.form
+    if token is None or form.reading or token.shape != "word" or not token.value.islower():
+        return False
+    if token.plain in LEAD | TELLING | FILLER or is_action(token.plain):
+        return False
+    own = {*form.told_words, *(word for slot in scene.slots for word in slot.words)}
+    return bool(token.means & (form.named | form.told)) and not {token.plain, token.plain.removesuffix("s")} & own
 
 
 def _reach(scene: Scene, end: int) -> int:
