@@ -37,6 +37,11 @@ CARD = capability("move_card", "Move a card to another column", card="Card name"
 TRACK = capability("add_to_playlist", "Add a track to a playlist", track="Track name", playlist="Playlist name")
 DONE = capability("complete_task", "Complete a task", task="Task name")
 TRAIN = capability("book_train", "Book a train", origin="Station", destination="Station")
+MENTOR = capability("assign_mentor", "Assign a mentor to a trainee", trainee="Trainee name", mentor="Mentor name")
+REPORT = capability("submit_report", "Submit a report to a manager", report="Report name", manager="Manager")
+FOLDER = capability("move_folder", "Move a folder into another", folder="Folder name", parent="Parent folder name")
+SPRINT = capability("move_issue", "Move an issue to a sprint", issue="Issue key (ABC-123)", sprint="Sprint name")
+ROOM = capability("rename_room", "Rename a room", room="Room", new_name="New name")
 PRIORITY = capability("set_priority", "Set the priority of a ticket", ticket="Ticket name",
                       priority={"enum": ["low", "high"]})  # fmt: skip
 TAGS = capability("tag_item", "Add tags to an item", item="Item", tags={"type": "array", "items": {"type": "string"}})
@@ -80,6 +85,8 @@ def test_a_value_goes_where_its_form_or_a_word_says(what: Capability, sentence: 
         (GATE, "change IB77 to K9"),
         (OWNER, "make Ana the owner of Budget"),
         (OWNER, "set Ana as the owner of Budget"),
+        (MENTOR, "assign Ana as mentor to Luis"),
+        (REPORT, "submit Sales report to Ana"),
         (SWAP, "replace player Ana with Luis"),
         (PAGES, "link Home with About"),
         (COPY, "copy Home Alpha Beta"),
@@ -98,6 +105,7 @@ def test_two_values_that_could_change_places_are_asked_about(what: Capability, s
         (TRACK, "add track Let it go to playlist Road trip", {"track": "Let it go", "playlist": "Road trip"}),
         (TRACK, "añade la canción Vida nueva a la lista Verano", {"track": "Vida nueva", "playlist": "Verano"}),
         (DONE, "complete the task Call mum please", {"task": "Call mum"}),
+        (ROOM, "rename room Blue to Red new", {"room": "Blue", "new_name": "Red new"}),
         (PRIORITY, "set the ticket Login new to high", {"ticket": "Login new", "priority": "high"}),
     ],
 )
@@ -117,6 +125,9 @@ def test_a_name_reaches_to_the_next_border(what: Capability, sentence: str, expe
         (PAGES, "link the page Home with About us"),
         (TRAIN, "reserva un tren a Sevilla desde Villa nueva"),
         (PRIORITY, "set the priority of Login bug to high"),
+        (FOLDER, "move the folder Photos new into the folder Archive"),
+        (SPRINT, "move ABC-9 to Sprint 4"),
+        (ROOM, "renombra la sala Azul a Sala nueva"),
         (TAGS, "add the tags urgent, new to the item Report"),
     ],
 )

@@ -160,8 +160,11 @@ def _fills_of(scene: Scene, index: int, number: int, slot: Slot) -> Iterator[Fil
             yield from owned
             if owned or _is_owner(scene, index, scene.names[index][number]):
                 return
+        unsure = slot.kind == "name" and _may_bear_name(scene, index, scene.names[index][number])
         for begin in scene.named_begins(index, number):
             for fill in _values(scene, index, begin, number, slot, "noun" if noun else "named"):
+                if unsure and fill.doubt is None and not slot.forms:
+                    fill = replace(fill, doubt=Words(index, fill.last))  # noqa: PLW2901
                 for first in firsts:
                     yield replace(_with_noun(scene, index, begin, fill), first=first, cued=True, named=not noun)
         yield from _before_name(scene, index, number, slot)
@@ -202,7 +205,7 @@ def _owned(scene: Scene, index: int, number: int, slot: Slot) -> Iterator[Fill]:
 
 def _is_owner(scene: Scene, index: int, end: int) -> bool:
     """Whether the name of a slot with "of" after it says what somebody is to be: "make Ann the manager of Bob"."""
-    if end >= len(scene.tokens) or scene.tokens[end].plain not in _OF:
+    if end >= len(scene.tokens) or scene.tokens[end].plain not in _OF | _INTO:
         return False
     first = index
     while first and scene.tokens[first - 1].plain in DETERMINERS - {"al", "del"}:
@@ -210,7 +213,20 @@ def _is_owner(scene: Scene, index: int, end: int) -> bool:
     before = scene.tokens[first - 1]
     if first <= scene.verb + 1 or before.shape == "mark":
         return False  # "change the owner of …"
-    return before.plain in _BEING or (before.plain not in LEAD and not before.means & scene.form.named)
+    if before.plain in _BEING or scene.tokens[end].plain in _INTO:
+        return before.plain in _BEING  # "Ann as mentor to Bob"
+    return before.plain not in LEAD and not before.means & scene.form.named
+
+
+def _may_bear_name(scene: Scene, index: int, end: int) -> bool:
+    """Whether the name of a slot may be part of what it is called: "Sprint 4", "Sales report to Ann"."""
+    tokens, before = scene.tokens, scene.tokens[index - 1]
+    if index <= scene.verb or index < 1 or before.shape == "mark":
+        return False
+    if tokens[index].value[:1].isupper() and not scene.sentence.text.isupper():
+        return True
+    named = before.shape == "word" and before.value[:1].isupper() and index - 1 > scene.verb
+    return named and end < len(tokens) and tokens[end].plain in _INTO
 
 
 _BEING = frozenset("as como is be es sea de".split())
@@ -332,6 +348,8 @@ def _annotated(scene: Scene, fill: Fill, number: int, slot: Slot) -> Iterator[Fi
     last, cued, named = fill.last, fill.cued, False
     for _ in range(3):
         at = last + (last < len(tokens) and tokens[last].plain in ("of", "de", "in"))
+        if slot.kind in _NAMES and at < len(tokens) and tokens[at].plain in NEW:
+            break  # "Red new", for the new name of something
         if at >= len(tokens) or tokens[at].shape != "word" or not tokens[at].means & own or scene.stops[at] - {number}:
             break
         named = named or number in scene.names[at]

@@ -410,7 +410,9 @@ def _examples(definition: Mapping[str, Any]) -> Iterator[tuple[str, str]]:
             yield fold(text), text
 
 
-_CODE_AFTER = re.compile(r"(?:\be\.?g\b|such as|for example|\blike\b|ejemplo|\bp\. ?ej|['\"`(])(.{0,60})", re.IGNORECASE)
+_CODE_AFTER = re.compile(
+    r"(?:\be\.?g\b|such as|for example|\blike\b|ejemplo|\bp\. ?ej|['\"`(])(.{0,60})", re.IGNORECASE
+)
 _CODE = re.compile(r"(?<![\w.-])#?[A-Za-z\d]+(?:[-_:/#][A-Za-z\d]+)*(?![\w-])")
 
 
@@ -431,7 +433,9 @@ def form_of_code(text: str) -> str:
     return form if len(form) < 6 else "long"
 
 
-_NO_CODES = re.compile(r"(?:\d+(?:st|nd|rd|th|am|pm|h|m|s|min|d|w|k|kg|g|km|cm|mm|gb|mb)|ISO-?\d+|UTF-?\d+)", re.IGNORECASE)
+_NO_CODES = re.compile(
+    r"(?:\d+(?:st|nd|rd|th|am|pm|h|m|s|min|d|w|k|kg|g|km|cm|mm|gb|mb)|ISO-?\d+|UTF-?\d+)", re.IGNORECASE
+)
 _LIST = re.compile(
     r"(?:\(|: |one of )((?:['\"`]?[a-z][a-z_-]+['\"`]?(?:, | or |, or |\|)){2,}['\"`]?[a-z][a-z_-]+['\"`]?)(?=\)|\.|$)"
 )

@@ -301,9 +301,10 @@ def _reach(scene: Scene, end: int) -> int:
     tokens, known = scene.tokens, scene.form.named | scene.form.told
     while end < min(len(tokens), scene.closing):
         token = tokens[end]
-        if token.shape != "word" or token.plain in LEAD | TELLING or scene.next_stop[end] == end or scene.names[end]:
+        new = token.plain in NEW and not (end + 1 < len(tokens) and scene.names[end + 1])  # not "new name …"
+        if token.shape != "word" or token.plain in LEAD | TELLING or scene.next_stop[end] == end:
             break
-        if token.plain not in NEW and (token.means & known or (token.value.islower() and is_action(token.plain))):
+        if not new and (scene.names[end] or token.means & known or (token.value.islower() and is_action(token.plain))):
             break
         if any(atom.kind in _SPANNING for atom in scene.atoms[end]) or row_length(tokens, end, CALLED):
             break

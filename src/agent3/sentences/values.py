@@ -13,6 +13,7 @@ from typing import Any, Literal
 
 from agent3.sentences.announcements import AT_MOST, DETERMINERS, Scene, row_at
 from agent3.sentences.lexicon import BROAD, EMPTY, fold, meanings, same_stem, ways_to_say
+from agent3.sentences.passing import NEW
 from agent3.sentences.slots import ARITHMETIC, Slot
 from agent3.sentences.synonyms import LANGUAGES, UNITS
 from agent3.sentences.tokens import Atom, Token
@@ -514,7 +515,11 @@ def _paths(scene: Scene, begin: int, cue: Cue) -> Iterator[Value]:
         and token.plain not in EMPTY | DETERMINERS
         and not token.means & (form.named | form.told)
     ):
-        yield Value(begin + 1, token.value, 0.2, typed=False)
+        after = scene.tokens[begin + 1] if begin + 1 < len(scene.tokens) else None
+        doubt = (
+            Words(begin, begin + 2) if after is not None and after.plain in NEW else None
+        )  # "the folder Fotos nuevas"
+        yield Value(begin + 1, token.value, 0.2, typed=False, doubt=doubt)
 
 
 def _code(scene: Scene, begin: int, slot: Slot, cue: Cue) -> Iterator[Value]:
