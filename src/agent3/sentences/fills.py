@@ -164,7 +164,7 @@ def _fills_of(scene: Scene, index: int, number: int, slot: Slot) -> Iterator[Fil
         for begin in scene.named_begins(index, number):
             for fill in _values(scene, index, begin, number, slot, "noun" if noun else "named"):
                 if unsure and fill.doubt is None and not slot.forms:
-                    fill = replace(fill, doubt=Words(index, fill.last))  # noqa: PLW2901
+                    fill = replace(fill, doubt=Words(index, fill.last))
                 for first in firsts:
                     yield replace(_with_noun(scene, index, begin, fill), first=first, cued=True, named=not noun)
         yield from _before_name(scene, index, number, slot)
