@@ -1,8 +1,8 @@
 """Conditions on the arguments of a call, as rules and approvals write them: ``{amount = "> 100", country = "D*"}``.
 
-A name with dots leads into objects, and into those of a list. A condition is a comparison with a number (``>``, ``>=``,
-``<``, ``<=``), ``=`` or ``!=`` with a value, or a pattern with ``*`` and ``?``. A list fits where one of its items does;
-for what allows, all of them have to.
+A name with dots leads into objects, and into those of a list. A condition is a comparison with a number (``>``,
+``>=``, ``<``, ``<=``), ``=`` or ``!=`` with a value, or a pattern with ``*`` and ``?``. A list fits where one of its
+items does; for what allows, all of them have to.
 """
 
 from __future__ import annotations
