@@ -66,15 +66,27 @@ class Stops:
             log.warning("%d calls under way were ended: their agent or client was stopped", len(ended))
 
     def concerns(self, call: Call) -> bool:
-        """Whether a call may not go on, because its agent or its caller is stopped."""
-        return call.agent in self.agents or (call.principal.kind == "client" and call.principal.id in self.clients)
+        """Whether a call may not go on, because its agent, what stands in for it now, or its caller is stopped."""
+        if self._find_agent(call) is not None:
+            return True
+        return call.principal.kind == "client" and call.principal.id in self.clients
+
+    def _find_agent(self, call: Call) -> str | None:
+        if call.agent in self.agents:
+            return call.agent
+        # A conversation stays on its route, and what runs is on the one that was taken last.
+        for route in (call.live.route, call.route):
+            if route is not None and route.stand_in is not None and route.stand_in.agent in self.agents:
+                return route.stand_in.agent
+        return None
 
     def explain(self, call: Call) -> str:
         """Why, for its caller."""
-        if call.agent not in self.agents:
+        agent = self._find_agent(call)
+        if agent is None:
             return f"Client {call.principal.id} is stopped by the operator."
-        reason = self.agents[call.agent]
-        return f"Agent {call.agent!r} is stopped by the operator{f': {reason}' if reason else ''}."
+        reason = self.agents[agent]
+        return f"Agent {agent!r} is stopped by the operator{f': {reason}' if reason else ''}."
 
     # Calls that wait for something
 
