@@ -10,7 +10,7 @@ import asyncio
 from typing import Any
 
 from agent3.env import Env
-from agent3.errors import NotFound
+from agent3.errors import AccessError, NotFound
 from agent3.model import Call, Turn
 from agent3.observe.logs import get as logger
 from agent3.storage import Database, Transaction
@@ -83,10 +83,16 @@ class Stops:
     def explain(self, call: Call) -> str:
         """Why, for its caller."""
         agent = self._find_agent(call)
-        if agent is None:
-            return f"Client {call.principal.id} is stopped by the operator."
+        return f"Client {call.principal.id} is stopped by the operator." if agent is None else self._explain(agent)
+
+    def _explain(self, agent: str) -> str:
         reason = self.agents[agent]
         return f"Agent {agent!r} is stopped by the operator{f': {reason}' if reason else ''}."
+
+    def require_started(self, agent: str) -> None:
+        """AccessError for an agent that is stopped: for questions to it that are no calls."""
+        if agent in self.agents:
+            raise AccessError(self._explain(agent))
 
     # Calls that wait for something
 
