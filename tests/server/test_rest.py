@@ -290,7 +290,7 @@ def test_a_type_that_an_agent_made_up_ends_no_header(tmp_path: Path, kind: str) 
 
     @maker.capability
     def make() -> Part:
-        return Part(raw=b"\x00" * 300_000, media_type=kind)
+        return Part(raw=b"x" * 300_000, media_type=kind)
 
     with hosted(tmp_path, [maker]) as house:
         found = house.post("/v1/call", {"agentId": "maker", "capability": "make", "input": {}}).json["result"]
