@@ -99,6 +99,8 @@ def _print_one(one: dict[str, Any]) -> None:
         "who": one["who"],
         "what": f"{one['agent']}.{one['capability']}",
         "input": json.dumps(one["input"], ensure_ascii=False) if "input" in one else None,
+        "message": one.get("message"),
+        "files": json.dumps(one["files"], ensure_ascii=False) if "files" in one else None,
         "why": one["why"],
         "asked": _show(one["asked"]),
         "until": _show(one["until"]),
