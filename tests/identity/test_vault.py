@@ -6,6 +6,7 @@ import base64
 import os
 import sqlite3
 import stat
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -24,7 +25,7 @@ from agent3.identity.secret_refs import check_query, check_words, open_route, re
 from agent3.identity.secrets import EnvironmentVault, Secret
 from agent3.model import LOCAL, Done, Route
 from agent3.settings import Calls, Settings, Storage
-from agent3.storage import Blobs, open_database
+from agent3.storage import Blobs, Transaction, open_database
 from agent3.storage.at_rest import Private, encrypt_blobs, encrypt_database
 from agent3.storage.audit import ACTOR
 
@@ -297,6 +298,10 @@ async def test_texts_of_strangers_that_look_encrypted_stay_as_they_are() -> None
         await database.aclose()
 
 
+async def _rename(name: str, tx: Transaction) -> int:
+    return await tx.run("UPDATE notes SET name = ?", name)
+
+
 async def test_what_lies_encrypted_is_not_opened_for_who_sends_it_as_a_text() -> None:
     """Somebody has a copy of the database, and a key of the gateway: with both together there is still no reading."""
     cipher = DataCipher(os.urandom(32))
@@ -312,7 +317,7 @@ async def test_what_lies_encrypted_is_not_opened_for_who_sends_it_as_a_text() ->
             seen = await database.one("SELECT ? AS text", stolen)
             assert seen is not None
             assert seen["text"] == stolen
-            await database.write(lambda tx, it=stolen: tx.run("UPDATE notes SET name = ?", it))
+            await database.write(partial(_rename, stolen))
             seen = await database.one("SELECT * FROM notes")
             assert seen is not None
             assert (seen["name"], seen["body"], seen["said"]) == (stolen, b"what anna said", "and why")
