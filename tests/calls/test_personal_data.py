@@ -22,7 +22,7 @@ from agent3.protocols.functions import LocalAgent
 from agent3.security.access import OPERATE
 from agent3.server.build import Server, build
 from agent3.server.demo import agents
-from agent3.settings import Calls, Client, Settings, Storage
+from agent3.settings import ApprovalRule, Calls, Client, Settings, Storage
 from agent3.storage.audit import ACTOR
 from tests.support.gateway import hosted
 
@@ -103,6 +103,30 @@ async def test_erasing_leaves_nothing_of_one_all_of_the_others_and_a_chain_that_
         await server.core.ledger.flush()
         assert (await verify())["rows"] == after["rows"] + 1
         await data.erase("anna", key)
+
+
+async def test_what_waits_for_approval_is_given_out_and_erased_and_who_decided_is_forgotten() -> None:
+    bank = LocalAgent("bank")
+
+    @bank.capability
+    def pay(amount: int) -> str:
+        return f"paid {amount}"
+
+    why = ApprovalRule(agent="bank", approvers=("bert", "anna"))
+    async with build(Settings(storage=Storage(url="sqlite://"), approvals=(why,)), [bank]) as server:
+        data = PersonalData(server.database, server.core.artifacts.blobs, server.env)
+        for who in (ANNA, BERT):
+            await server.gateway.call(who, CallRequest(agent="bank", capability="pay", input={"amount": 5}))
+        (of_bert,) = (one for one in (await server.gateway.approvals(ANNA))["approvals"] if one["who"] == "bert")
+        await server.gateway.decide(ANNA, of_bert["id"], approve=False, reason="I know him")
+        while (await server.database.one("SELECT id FROM approvals WHERE settled IS NOT NULL")) is None:
+            await server.core.parts.approvals.settle()
+        assert "approvals asked for" in {line.get("kind") for line in await _export(server, "anna")}
+        await data.erase("anna")
+        (left,) = await server.database.all("SELECT * FROM approvals")
+        assert (left["owner"], left["status"]) == ("bert", "denied")
+        assert "anna" not in (left["decided_by"] or "")
+        assert not left["reason"]
 
 
 KEYS = {"anna": "the-key-of-anna-1", "operator": "the-key-of-the-operator"}

@@ -13,9 +13,10 @@ from agent3 import LocalAgent
 from agent3.calls.approvals import APPROVE
 from agent3.errors import AccessError, Conflict, JobNotFound, NotFound, SetupError
 from agent3.gateway import Caller, CallRequest
-from agent3.model import Answer, Done, Failed, Needs, Outcome, Principal, Working, value_of
+from agent3.model import Answer, Done, Failed, Needs, Outcome, Part, Principal, Working, value_of
+from agent3.protocols.functions import Context
 from agent3.server.build import Server, build
-from agent3.settings import ApprovalRule, Settings, Storage
+from agent3.settings import ApprovalRule, Rule, Settings, Storage
 
 BOB = Caller(Principal("bob"), "test")
 EVE = Caller(Principal("eve"), "test")
@@ -359,5 +360,96 @@ def test_a_condition_that_cannot_be_decided_stops_the_start() -> None:
         with pytest.raises(SetupError, match="is not a number"):
             async with build(settings(ApprovalRule(arguments={"amount": "> much"}))):
                 pass
+
+    run(story())
+
+
+@pytest.mark.parametrize("by_rule", [False, True])
+def test_words_that_answer_what_was_not_understood_are_judged_as_a_start(by_rule: bool) -> None:
+    """The first message is asked about; the second is taken whole, and must not pass by approvals and rules."""
+
+    async def story() -> None:
+        sent: list[str] = []
+        agent = LocalAgent("Post")
+
+        @agent.capability
+        def send_note(message: str, copies: int = 1) -> str:
+            """Send a note."""
+            sent.append(message)
+            return "sent"
+
+        rules = (Rule("deny", arguments={"message": "*bad*"}), Rule("allow")) if by_rule else ()
+        approvals = () if by_rule else (ApprovalRule(agent="post"),)
+        given = Settings(storage=Storage(url="sqlite://"), approvals=approvals, rules=rules)
+        async with build(given, [agent]) as server:
+            asked = await server.gateway.call(BOB, CallRequest(agent="post", message="send note 5 7 9"))
+            assert isinstance(asked, Needs)
+            assert [question.id for question in asked.questions] == ["agent3:again"]
+            assert asked.job
+            then = await server.gateway.reply(BOB, asked.job, "something bad")
+            assert sent == []
+            if by_rule:
+                assert isinstance(then, Failed)
+                assert then.code == "forbidden"
+                return
+            assert isinstance(then, Needs)
+            assert [question.id for question in then.questions] == ["approval"]
+            await server.gateway.decide(ANN, (await waiting(server))["id"], approve=True)
+            assert isinstance(await end_of(server, asked.job), Done)
+            assert sent == ["something bad"]
+
+    run(story())
+
+
+def test_who_approves_sees_the_words_and_files_that_go_along() -> None:
+    async def story() -> None:
+        heard: list[str] = []
+        agent = LocalAgent("Post")
+
+        @agent.capability
+        def send(ctx: Context, amount: int) -> str:
+            """Send it."""
+            heard.append(ctx.message)
+            return "sent"
+
+        async with build(settings(ApprovalRule(agent="post")), [agent]) as server:
+            request = CallRequest(agent="post", capability="send", input={"amount": 5}, message="and all the rest")
+            asked = await server.gateway.call(BOB, request)
+            assert isinstance(asked, Needs)
+            one = await waiting(server)
+            shown = await server.gateway.approval(ANN, one["id"])
+            assert (shown["input"], shown["message"]) == ({"amount": 5}, "and all the rest")
+            await server.gateway.decide(ANN, one["id"], approve=True)
+            assert isinstance(await end_of(server, asked.job), Done)
+            assert heard == ["and all the rest"]
+
+    run(story())
+
+
+def test_nothing_that_is_said_after_the_yes_goes_along() -> None:
+    """The caller is faster than the gateway that looks for decisions of others."""
+
+    async def story() -> None:
+        heard: list[object] = []
+        agent = LocalAgent("Post")
+
+        @agent.capability
+        def send(ctx: Context, amount: int) -> str:
+            """Send it."""
+            heard.append((amount, ctx.reply))
+            return "sent"
+
+        async with build(settings(ApprovalRule(agent="post")), [agent]) as server:
+            asked = await server.gateway.call(BOB, CallRequest(agent="post", capability="send", input={"amount": 5}))
+            assert isinstance(asked, Needs)
+            assert asked.job
+            server.core.parts.approvals.on_decision = None  # it was decided in another process
+            await server.gateway.decide(ANN, (await waiting(server))["id"], approve=True)
+            more = (Part(text="and 5000 to eve"), Part(data={"amount": 5000}))
+            done = await server.core.runner.answer(
+                BOB.principal, asked.job, {"approval": Answer(data=True)}, reply=more
+            )
+            assert isinstance(done, Done)
+            assert heard == [(5, ())]
 
     run(story())

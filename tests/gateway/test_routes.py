@@ -12,7 +12,7 @@ from fastapi import FastAPI
 from fastapi.responses import JSONResponse
 
 from agent3.directory.stand_ins import Definition, find_misfit, translate
-from agent3.errors import AccessError, Agent3Error, CapabilityNotFound, Unavailable, ValidationError
+from agent3.errors import AccessError, Agent3Error, CapabilityNotFound, NotFound, Unavailable, ValidationError
 from agent3.gateway import Caller, CallRequest, response
 from agent3.gateway.routes import RouteBook
 from agent3.model import LOCAL, Capability, Done, Failed, Hints, Needs, Outcome, Price, Principal, own_routes, value_of
@@ -240,6 +240,20 @@ def test_who_may_not_call_the_stand_in_does_not_reach_it_nor_see_it(
             made.run(book.put(Caller(boss), {"capability": "weather.forecast", "also": "meteo.outlook"}))
         assert told(call(made, "weather", "forecast", boss, place="Rome"))["result"]["from"] == "python"
         assert len(made.run(book.list(Caller(boss)))["routes"]) == 1
+
+
+def test_asking_for_routes_says_nothing_of_agents_that_may_not_be_seen(tmp_path: Path) -> None:
+    settings = Settings(rules=(Rule(effect="allow", principal="local"), Rule(effect="deny", agent="meteo")))
+    with hosted(tmp_path, [meteo()], settings) as made:
+        book = RouteBook(made.server.gateway)
+        told = set()
+        for name in ("meteo.outlook", "meteo.outlooc", "meteor.outlook", "nobody.outlook"):
+            with pytest.raises(NotFound) as raised:
+                made.run(book.list(Caller(Principal("guest")), name))
+            told.add((raised.value.code, raised.value.message.replace(repr(name), "it"), str(raised.value.data)))
+        assert len(told) == 1
+        with pytest.raises(CapabilityNotFound, match="Did you mean"):
+            made.run(book.list(Caller(LOCAL), "meteor.outlook"))
 
 
 def test_the_stand_in_has_its_own_ceiling(tmp_path: Path, weather: tuple[Weather, Service]) -> None:

@@ -10,11 +10,12 @@ from typing import Any
 import pytest
 
 from agent3 import LocalAgent
-from agent3.errors import CapabilityNotFound, NotFound
+from agent3.errors import CapabilityNotFound, NotFound, Unavailable
 from agent3.gateway import Caller, CallRequest
-from agent3.model import Done, Failed, Outcome, Principal
+from agent3.model import Done, Failed, Needs, Outcome, Principal
+from agent3.protocols.functions import Context
 from agent3.server.build import Server, build
-from agent3.settings import Rule, Settings, Storage
+from agent3.settings import Calls, Rule, Settings, StandInRoute, Storage
 
 BOB = Caller(Principal("bob"), "test")
 EVE = Caller(Principal("eve"), "test")
@@ -163,5 +164,50 @@ def test_tenants_find_only_what_is_theirs() -> None:
             assert (await server.gateway.find_agents(blue))["count"] == 1
             assert (await server.gateway.find_agents(red))["count"] == 0
             assert (await server.gateway.search(red, "hello"))["count"] == 0
+
+    run(story())
+
+
+def test_what_stands_in_is_stopped_as_well_while_it_runs_and_in_its_conversations() -> None:
+    async def story() -> None:
+        first, second, begun = LocalAgent("First"), LocalAgent("Second"), asyncio.Event()
+        heard: list[str] = []
+
+        @first.capability(read_only=True)
+        def look(wait: bool) -> str:
+            """Look."""
+            raise Unavailable("not today")
+
+        @second.capability(name="look", read_only=True)
+        async def look_there(ctx: Context, wait: bool) -> str:
+            """Look."""
+            if wait:
+                begun.set()
+                await asyncio.Event().wait()
+            heard.append(await ctx.ask("Which colour?", str))
+            return "seen"
+
+        given = Settings(
+            storage=Storage(url="sqlite://"),
+            calls=Calls(retries=0),
+            routes=(StandInRoute("first.look", "second.look"),),
+        )
+        async with build(given, [first, second]) as server:
+
+            async def look_at(wait: bool) -> Outcome:
+                request = CallRequest(agent="first", capability="look", input={"wait": wait})
+                return await server.gateway.call(BOB, request)
+
+            asked = await look_at(False)
+            assert isinstance(asked, Needs), asked
+            assert asked.job
+            hanging = asyncio.ensure_future(look_at(True))
+            await begun.wait()
+            await server.core.parts.stops.stop("second", "it sees ghosts")
+            for outcome in (await hanging, await server.gateway.reply(BOB, asked.job, "red")):
+                assert isinstance(outcome, Failed)
+                assert outcome.code == "forbidden"
+                assert "it sees ghosts" in outcome.message
+            assert heard == []
 
     run(story())

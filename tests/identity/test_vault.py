@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+import base64
 import os
 import sqlite3
 import stat
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -23,7 +25,7 @@ from agent3.identity.secret_refs import check_query, check_words, open_route, re
 from agent3.identity.secrets import EnvironmentVault, Secret
 from agent3.model import LOCAL, Done, Route
 from agent3.settings import Calls, Settings, Storage
-from agent3.storage import Blobs, open_database
+from agent3.storage import Blobs, Transaction, open_database
 from agent3.storage.at_rest import Private, encrypt_blobs, encrypt_database
 from agent3.storage.audit import ACTOR
 
@@ -292,6 +294,33 @@ async def test_texts_of_strangers_that_look_encrypted_stay_as_they_are() -> None
         row = await database.one("SELECT ? AS text", Private("mine"))
         assert row is not None
         assert row["text"] == "mine"
+    finally:
+        await database.aclose()
+
+
+async def _rename(name: str, tx: Transaction) -> int:
+    return await tx.run("UPDATE notes SET name = ?", name)
+
+
+async def test_what_lies_encrypted_is_not_opened_for_who_sends_it_as_a_text() -> None:
+    """Somebody has a copy of the database, and a key of the gateway: with both together there is still no reading."""
+    cipher = DataCipher(os.urandom(32))
+    inner = await open_database(":memory:")
+    database = encrypt_database(inner, cipher)
+    try:
+        await database.write(lambda tx: tx.run("CREATE TABLE notes (name TEXT, body BLOB, said TEXT)"))
+        row = ("mine", b"what anna said", Private("and why"))
+        await database.write(lambda tx: tx.run("INSERT INTO notes VALUES (?, ?, ?)", *row))
+        copied = await inner.one("SELECT * FROM notes")
+        assert copied is not None
+        for stolen in (copied["said"], "a3e1:" + base64.b64encode(copied["body"]).decode()):
+            seen = await database.one("SELECT ? AS text", stolen)
+            assert seen is not None
+            assert seen["text"] == stolen
+            await database.write(partial(_rename, stolen))
+            seen = await database.one("SELECT * FROM notes")
+            assert seen is not None
+            assert (seen["name"], seen["body"], seen["said"]) == (stolen, b"what anna said", "and why")
     finally:
         await database.aclose()
 

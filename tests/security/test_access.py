@@ -102,6 +102,46 @@ def test_a_rule_may_look_at_arguments() -> None:
         assert bool(access.narrow(BOB, "bank", "pay", route, given)) is allowed, given
 
 
+@pytest.mark.parametrize(
+    "given",
+    [
+        {"customer.country": "DE", "customer": {"country": "XX"}},
+        {"customer": [{"country": "DE"}, {"country": "XX"}]},
+        {"customer": '{"country": "XX"}'},
+        {"customer": {"country": ["DE", ["XX"]]}},
+        {"customer": {"country": "DE"}, "account": 12345.0},
+        {"customer": {"country": "DE"}, "account": 12345},
+    ],
+)
+def test_no_other_way_to_write_an_argument_passes_what_forbids_it(given: dict[str, object]) -> None:
+    rules = [
+        Rule("deny", arguments={"customer.country": "XX"}),
+        Rule("deny", arguments={"account": "= 12345"}),
+        Rule("allow"),
+    ]
+    route = (Route("mcp", "x"),)
+    assert Access(rules).narrow(BOB, "bank", "pay", route, given) == ()
+    assert Access(rules).narrow(BOB, "bank", "pay", route, {"customer": {"country": "DE"}, "account": 1}) is route
+
+
+@pytest.mark.parametrize(
+    ("given", "allowed"),
+    [
+        ({"mail": {"to": ["a@ours", "b@ours"]}}, True),
+        ({"mail": {"to": ["a@ours", "b@theirs"]}}, False),
+        ({"mail": {"to": ["a@ours", {"name": "b@theirs"}]}}, False),
+        ({"mail": [{"to": "a@ours"}, {"to": "b@theirs"}]}, False),
+        ({"mail": [{"to": "a@ours"}, {}]}, False),
+        ({"mail": {"to": "b@theirs"}, "mail.to": "a@ours"}, False),
+        ({"mail": {"to": []}}, False),
+        ({"mail": {"to": ["a@ours"] * 1_001}}, False),
+    ],
+)
+def test_what_allows_asks_every_item_of_a_list(given: dict[str, object], allowed: bool) -> None:
+    access = Access([Rule("allow", arguments={"mail.to": "*@ours"})])
+    assert bool(access.narrow(BOB, "post", "send", (Route("mcp", "x"),), given)) is allowed
+
+
 def test_what_may_be_seen_is_listed_and_not_callable() -> None:
     access = Access([Rule("see", agent="bank"), Rule("allow")])
     route = (Route("mcp", "x"),)

@@ -11,9 +11,11 @@ from typing import Any
 import pytest
 
 from agent3 import AgentCard, AgentExecutor
+from agent3.model import Part
+from agent3.protocols.functions import LocalAgent
 from agent3.protocols.functions.standalone import Standalone
 from agent3.settings import Settings, Storage
-from tests.support.gateway import Door, Process, gateway
+from tests.support.gateway import Door, Process, gateway, hosted
 
 
 @pytest.fixture(scope="module")
@@ -280,3 +282,21 @@ def test_an_artifact_is_read_by_its_readers_and_by_a_link_that_its_owner_signed(
             hotel.artifacts.unshare(made.artifact_id)
             assert (ann.get(plain).status, running.get(link).status) == (404, 404)
         core.close()
+
+
+@pytest.mark.parametrize("kind", ["text/plain\r\nX-Evil: 1", "text/中", "plain", "text/html; charset=utf-8"])
+def test_a_type_that_an_agent_made_up_ends_no_header(tmp_path: Path, kind: str) -> None:
+    maker = LocalAgent("maker")
+
+    @maker.capability
+    def make() -> Part:
+        return Part(raw=b"x" * 300_000, media_type=kind)
+
+    with hosted(tmp_path, [maker]) as house:
+        found = house.post("/v1/call", {"agentId": "maker", "capability": "make", "input": {}}).json["result"]
+        read = house.get(f"/v1/artifacts/{found['artifact']}")
+        assert (read.status, len(read.raw)) == (200, 300_000)
+        assert "x-evil" not in read.headers
+        good = kind.startswith("text/html")
+        assert read.headers["content-type"] == (kind if good else "application/octet-stream")
+        assert read.headers["content-disposition"] == "attachment"

@@ -107,6 +107,43 @@ def test_the_gateway_speaks_tls_and_nothing_older_than_1_2(tmp_path: Path) -> No
             get(url.replace("https:", "http:"), tls)
 
 
+@pytest.mark.parametrize("named", ["localhost", None])
+@pytest.mark.parametrize("version", [ssl.TLSVersion.TLSv1_2, ssl.TLSVersion.TLSv1_3])
+def test_an_authority_that_was_replaced_is_trusted_no_more(
+    tmp_path: Path, named: str | None, version: ssl.TLSVersion
+) -> None:
+    old, new = Authority(tmp_path, "Old CA"), Authority(tmp_path, "New CA")
+    path, _ = old.issue("localhost")
+    trusted = tmp_path / "clients.pem"
+    trusted.write_bytes(old.file.read_bytes())
+    certificate = ListenerCertificate(Server(tls_certificate=str(path), tls_client_ca=str(trusted)))
+
+    def is_let_in(authority: Authority) -> bool:
+        tls = context(old, authority.issue("anna")[0])
+        tls.maximum_version = version
+        mine, theirs = (ssl.MemoryBIO(), ssl.MemoryBIO()), (ssl.MemoryBIO(), ssl.MemoryBIO())
+        client = tls.wrap_bio(theirs[0], theirs[1], server_hostname=named)
+        server = certificate.context.wrap_bio(mine[0], mine[1], server_side=True)
+        for _ in range(10):
+            for step in (client.do_handshake, server.do_handshake):
+                try:
+                    step()
+                except ssl.SSLWantReadError:
+                    pass
+                except ssl.SSLError:
+                    return False
+                mine[0].write(theirs[1].read())
+                theirs[0].write(mine[1].read())
+        return server.getpeercert(binary_form=True) is not None
+
+    assert is_let_in(old)
+    assert not is_let_in(new)
+    trusted.write_bytes(new.file.read_bytes())
+    assert certificate.reload()
+    assert is_let_in(new)
+    assert not is_let_in(old)
+
+
 def test_a_changed_certificate_is_taken_and_a_broken_one_is_not(tmp_path: Path) -> None:
     authority = Authority(tmp_path)
     path, first = authority.issue("localhost")

@@ -13,13 +13,13 @@ from fnmatch import fnmatchcase
 from functools import partial
 from typing import Any, Literal
 
-from msgspec import Struct
+from msgspec import Struct, UnsetType
 
 from agent3.calls.jobs import Job
 from agent3.calls.jobs.rows import decode_job
 from agent3.env import Env
 from agent3.errors import AccessError, Agent3Error, Conflict, NotFound, TurnTaken
-from agent3.model import Call, Capability, Event, Needs, Principal, Question
+from agent3.model import Call, Capability, Event, Needs, Part, Principal, Question, text_of
 from agent3.observe.logs import get as logger
 from agent3.observe.metrics import Metrics
 from agent3.security.access import may_operate
@@ -182,7 +182,7 @@ class Approvals:
         return [self._describe(principal, row) for row in seen]
 
     async def show(self, principal: Principal, approval: str) -> dict[str, Any]:
-        """One approval, with the input that the call will be made with."""
+        """One approval, with what the call will be made with: its input, its words, and its files by name and size."""
         row = await self._get(principal, approval)
         found = self._describe(principal, row)
         stored = await self._database.one("SELECT * FROM jobs WHERE id = ?", row["job"])
@@ -190,6 +190,11 @@ class Approvals:
             job = decode_job(stored)
             request = find_request(job.state)
             found["input"] = job.call.input if request is None else request.input
+            # Its target gets the words and files as well, and some targets read nothing else.
+            if words := text_of(job.call.parts):
+                found["message"] = words
+            if files := [_describe_file(part) for part in job.call.parts if part.text is None]:
+                found["files"] = files
             found["jobStatus"] = job.status
         return found
 
@@ -339,6 +344,17 @@ class Approvals:
             "reason": row["reason"] or None,
             "youMayDecide": status == "waiting" and self._may_decide(principal, row),
         }
+
+
+def _describe_file(part: Part) -> dict[str, Any]:
+    described: dict[str, Any] = {"name": part.name, "mediaType": part.media_type}
+    if part.raw is not None:
+        described["size"] = len(part.raw)
+    elif part.url is not None:
+        described["url"] = part.url
+    elif not isinstance(part.data, UnsetType):
+        described["data"] = part.data
+    return described
 
 
 async def _end_unanswered(status: Status, approval: str, now: float, tx: Transaction) -> int:

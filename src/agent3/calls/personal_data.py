@@ -59,6 +59,12 @@ _KINDS = (
     _Kind("callbacks", "deliveries", f"subject IN ({_JOBS})", gone=f"subject IN ({_ENDED})"),
     _Kind("events of jobs", "job_events", f"job IN ({_JOBS})", ("job", "seq"), f"job IN ({_ENDED})"),
     _Kind("names of jobs", "job_aliases", "owner = ?", ("alias",), f"job IN ({_ENDED})", owner="owner"),
+    _Kind(
+        "approvals asked for",
+        "approvals",
+        "owner = ?",
+        gone="owner = ? AND job NOT IN (SELECT id FROM jobs WHERE status = 'working')",
+    ),
     _Kind("jobs", "jobs", "owner = ?", gone="owner = ? AND status <> 'working'"),
     _Kind("logins", "logins", "principal = ?", ("agent",), owner="principal"),
     _Kind("changes of configuration", "audit", "who = ?", ("number",)),
@@ -120,6 +126,12 @@ class PersonalData:
                 )
             elif kind.table != "clients":
                 gone[kind.name] = await self._erase(kind, principal, signer)
+        gone["approvals decided"] = await self._database.write(
+            lambda tx: tx.run(
+                "UPDATE approvals SET decided_by = NULL, reason = NULL WHERE decided_by = ? AND settled IS NOT NULL",
+                principal,
+            )
+        )
         running = await self._database.one(
             "SELECT COUNT(*) AS count FROM jobs WHERE owner = ? AND status = 'working'", principal
         )

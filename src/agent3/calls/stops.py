@@ -10,7 +10,7 @@ import asyncio
 from typing import Any
 
 from agent3.env import Env
-from agent3.errors import NotFound
+from agent3.errors import AccessError, NotFound
 from agent3.model import Call, Turn
 from agent3.observe.logs import get as logger
 from agent3.storage import Database, Transaction
@@ -66,15 +66,33 @@ class Stops:
             log.warning("%d calls under way were ended: their agent or client was stopped", len(ended))
 
     def concerns(self, call: Call) -> bool:
-        """Whether a call may not go on, because its agent or its caller is stopped."""
-        return call.agent in self.agents or (call.principal.kind == "client" and call.principal.id in self.clients)
+        """Whether a call may not go on, because its agent, what stands in for it now, or its caller is stopped."""
+        if self._find_agent(call) is not None:
+            return True
+        return call.principal.kind == "client" and call.principal.id in self.clients
+
+    def _find_agent(self, call: Call) -> str | None:
+        if call.agent in self.agents:
+            return call.agent
+        # A conversation stays on its route, and what runs is on the one that was taken last.
+        for route in (call.live.route, call.route):
+            if route is not None and route.stand_in is not None and route.stand_in.agent in self.agents:
+                return route.stand_in.agent
+        return None
 
     def explain(self, call: Call) -> str:
         """Why, for its caller."""
-        if call.agent not in self.agents:
-            return f"Client {call.principal.id} is stopped by the operator."
-        reason = self.agents[call.agent]
-        return f"Agent {call.agent!r} is stopped by the operator{f': {reason}' if reason else ''}."
+        agent = self._find_agent(call)
+        return f"Client {call.principal.id} is stopped by the operator." if agent is None else self._explain(agent)
+
+    def _explain(self, agent: str) -> str:
+        reason = self.agents[agent]
+        return f"Agent {agent!r} is stopped by the operator{f': {reason}' if reason else ''}."
+
+    def require_started(self, agent: str) -> None:
+        """AccessError for an agent that is stopped: for questions to it that are no calls."""
+        if agent in self.agents:
+            raise AccessError(self._explain(agent))
 
     # Calls that wait for something
 

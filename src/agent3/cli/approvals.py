@@ -99,6 +99,8 @@ def _print_one(one: dict[str, Any]) -> None:
         "who": one["who"],
         "what": f"{one['agent']}.{one['capability']}",
         "input": json.dumps(one["input"], ensure_ascii=False) if "input" in one else None,
+        "message": json.dumps(one["message"], ensure_ascii=False) if "message" in one else None,
+        "files": json.dumps(one["files"], ensure_ascii=False) if "files" in one else None,
         "why": one["why"],
         "asked": _show(one["asked"]),
         "until": _show(one["until"]),

@@ -11,7 +11,7 @@ from typing import Any
 
 from agent3 import schema
 from agent3.directory.stand_ins import Definition
-from agent3.errors import Agent3Error, AgentNotFound, Conflict, NotFound, ValidationError
+from agent3.errors import Agent3Error, AgentNotFound, CapabilityNotFound, Conflict, NotFound, ValidationError
 from agent3.gateway.gateway import Caller, Gateway
 from agent3.model import Principal, own_routes
 from agent3.security.access import may_operate, require_operator
@@ -93,9 +93,15 @@ class RouteBook:
         return {"removed": len(chosen)}
 
     async def _split(self, principal: Principal, name: str) -> tuple[str, str]:
-        agent, capability = await self._routes.split_name(name)
+        hidden = NotFound(f"There is no capability {name[:100]!r} that you can call.")
+        try:
+            agent, capability = await self._routes.split_name(name)
+        except CapabilityNotFound:
+            if may_operate(principal):
+                raise
+            raise hidden from None  # its hint would name what this caller may not see
         if not await self._may_call(principal, agent, capability):
-            raise NotFound(f"There is no capability {name[:100]!r} that you can call.")
+            raise hidden
         return agent, capability
 
     async def _sees(self, principal: Principal, definition: Definition) -> bool:

@@ -45,7 +45,8 @@ class ListenerCertificate:
         self._certificate = Path(settings.tls_certificate).expanduser()
         self._key = Path(settings.tls_key or settings.tls_certificate).expanduser()
         self._authority = Path(settings.tls_client_ca).expanduser() if settings.tls_client_ca else None
-        self.context = self._make_context()
+        self.context = self._latest = self._make_context()
+        self.context.sni_callback = self._choose  # asked at each handshake, also where the client names no host
         self._seen = self._look()
 
     @classmethod
@@ -77,7 +78,14 @@ class ListenerCertificate:
             except (OSError, ssl.SSLError) as error:
                 raise SetupError(f"server.tls_client_ca: {self._authority}: {_say(error)}") from None
             context.verify_mode = ssl.CERT_OPTIONAL
+            # A session that is taken up again is not judged again, also when its authority is trusted no more.
+            context.num_tickets = 0
+            context.options |= ssl.OP_NO_TICKET
         return context
+
+    def _choose(self, connection: ssl.SSLObject | ssl.SSLSocket, name: str | None, context: ssl.SSLContext) -> None:
+        if connection.context is not self._latest:
+            connection.context = self._latest
 
     def _look(self) -> tuple[object, ...]:
         found: list[object] = []
@@ -96,10 +104,8 @@ class ListenerCertificate:
         if seen == self._seen:
             return False
         try:
-            self._make_context()  # a pair that does not fit must not spoil the one in use
-            self.context.load_cert_chain(self._certificate, self._key)
-            if self._authority is not None:
-                self.context.load_verify_locations(self._authority)
+            # A new one as a whole: to the one in use authorities could only be added.
+            self._latest = self._make_context()
         except (SetupError, OSError, ssl.SSLError) as error:
             log.warning("The certificate changed and cannot be used; the one before stays: %s", error)
             self._seen = seen

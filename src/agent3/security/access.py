@@ -82,7 +82,7 @@ class Access:
                 if rule.effect == "allow" and possible is None:
                     possible = number
                 continue
-            fit = fits(rule.arguments, given)
+            fit = fits(rule.arguments, given, every=rule.effect == "allow")
             if fit or (fit is None and rule.effect != "allow"):
                 return rule.effect, number
         return ("deny", None) if possible is None else ("allow", possible)

@@ -1,7 +1,8 @@
 """Conditions on the arguments of a call, as rules and approvals write them: ``{amount = "> 100", country = "D*"}``.
 
-A name with dots leads into objects. A condition is a comparison with a number (``>``, ``>=``, ``<``, ``<=``), ``=`` or
-``!=`` with a value, or a pattern with ``*`` and ``?``. A list fits where one of its items does.
+A name with dots leads into objects, and into those of a list. A condition is a comparison with a number (``>``,
+``>=``, ``<``, ``<=``), ``=`` or ``!=`` with a value, or a pattern with ``*`` and ``?``. A list fits where one of its
+items does; for what allows, all of them have to.
 """
 
 from __future__ import annotations
@@ -17,7 +18,8 @@ from agent3.errors import SetupError
 __all__ = ["check_conditions", "fits", "translate"]
 
 _COMPARISONS = {">=": operator.ge, "<=": operator.le, "!=": operator.ne, ">": operator.gt, "<": operator.lt}
-_MISSING = object()
+_UNCLEAR = object()
+"""In place of a value that a name does not lead to, such as a text where an object was meant."""
 _DEEPEST = 8
 _MOST_ITEMS = 1_000
 """Items of a list that are looked at; in a longer one nobody can say that none fits."""
@@ -33,17 +35,18 @@ def check_conditions(conditions: Mapping[str, str], where: str) -> None:
             raise SetupError(f"{where}: {name!r} is not the name of an argument, such as amount or customer.country.")
 
 
-def fits(conditions: Mapping[str, str], given: Any) -> bool | None:
+def fits(conditions: Mapping[str, str], given: Any, *, every: bool = False) -> bool | None:
     """Whether arguments fit all conditions; None where that cannot be said, such as of a text that is still unread.
 
     An argument that is not given does not fit. Of one that cannot be compared, such as a word with a number, nothing
-    can be said: what forbids or asks then counts as fitting, what allows does not.
+    can be said: what forbids or asks then counts as fitting, what allows does not. Where there are several values, in a
+    list or under a name that can be read in two ways, one is enough; with ``every``, for what allows, all have to fit.
     """
     if not conditions:
         return True
     if not isinstance(given, Mapping):
         return None
-    verdicts = [_fits_one(condition, _find(given, name)) for name, condition in conditions.items()]
+    verdicts = [_fits_any(condition, _find(given, name), every) for name, condition in conditions.items()]
     if False in verdicts:
         return False
     return None if None in verdicts else True
@@ -56,33 +59,55 @@ def translate(given: Any, names: Mapping[str, str]) -> Any:
     return {**given, **{theirs: given[ours] for theirs, ours in names.items() if ours in given}}
 
 
-def _find(given: Any, name: str) -> Any:
-    if isinstance(given, Mapping) and name in given:
-        return given[name]
+def _find(given: Any, name: str) -> list[Any]:
+    """Every value that a name may mean, a few more than are looked at; _UNCLEAR for what does not lead on."""
+    if isinstance(given, (list, tuple)):
+        found: list[Any] = []
+        for one in given:
+            found += _find(one, name) or [None]
+            if len(found) > _MOST_ITEMS:
+                break
+        return found
+    if given is None:
+        return []
+    if not isinstance(given, Mapping):
+        return [_UNCLEAR]
+    # Also where the whole name is a key: whoever calls could add one to hide what is meant.
+    values = [given[name]] if name in given else []
     first, dot, rest = name.partition(".")
-    if not dot or not isinstance(given, Mapping) or first not in given:
-        return _MISSING
-    return _find(given[first], rest)
+    return values + (_find(given[first], rest) if dot and first in given else [])
+
+
+def _fits_any(condition: str, values: list[Any], every: bool) -> bool | None:
+    """Whether one of several values fits; with ``every``, whether all do. False where there is none."""
+    verdicts: set[bool | None] = set()
+    for value in values[:_MOST_ITEMS]:
+        if isinstance(value, (list, tuple)):
+            verdicts.add(_fits_any(condition, list(value), every))
+        else:
+            verdicts.add(_fits_one(condition, value))
+    if len(values) > _MOST_ITEMS:
+        verdicts.add(None)
+    if not verdicts or (every and False in verdicts):
+        return False
+    if True in verdicts and not (every and None in verdicts):
+        return True
+    return None if None in verdicts else False
 
 
 def _fits_one(condition: str, value: Any) -> bool | None:
-    if value is _MISSING or value is None:
+    if value is None:
         return False
-    if isinstance(value, (list, tuple)):
-        verdicts = {_fits_one(condition, one) for one in value[:_MOST_ITEMS]}
-        if True in verdicts:
-            return True
-        return None if None in verdicts or len(value) > _MOST_ITEMS else False
     sign, wanted = _split(condition)
     if sign in ("", "="):
-        text = _text(value)
-        if text is None:
+        texts = _texts(value)
+        if not texts:
             return None
-        return text == wanted if sign == "=" else fnmatchcase(text, wanted)
+        return any(text == wanted if sign == "=" else fnmatchcase(text, wanted) for text in texts)
     number, bound = _number(value), _number(wanted)
     if sign == "!=" and (number is None or bound is None):
-        text = _text(value)
-        return None if text is None else text != wanted
+        texts = _texts(value)
+        return None if not texts else wanted not in texts
     if number is None or bound is None:
         return None
     return bool(_COMPARISONS[sign](number, bound))
@@ -105,7 +130,10 @@ def _number(value: Any) -> float | None:
     return None if math.isnan(number) else number
 
 
-def _text(value: Any) -> str | None:
+def _texts(value: Any) -> tuple[str, ...]:
+    """A value as a rule may write it: 12345.0 is the same number as 12345."""
     if isinstance(value, bool):
-        return "true" if value else "false"
-    return str(value) if isinstance(value, (str, int, float)) else None
+        return ("true" if value else "false",)
+    if isinstance(value, float) and value.is_integer():
+        return str(int(value)), str(value)
+    return (str(value),) if isinstance(value, (str, int, float)) else ()

@@ -7,6 +7,7 @@ form of every call, ``{"success": false, "error": "…", "metadata": {…}}``, w
 
 from __future__ import annotations
 
+import re
 from collections.abc import AsyncIterator, Awaitable, Callable
 from typing import Any
 from urllib.parse import quote
@@ -41,6 +42,7 @@ __all__ = ["Rest"]
 log = logger("rest")
 
 View = Callable[[Request], Awaitable[Response]]
+_MEDIA_TYPE = re.compile(r"[!-~]{1,100}/[ -~]{1,200}")
 
 
 class Rest:
@@ -379,7 +381,9 @@ class Rest:
         found = await self._gateway.core.artifacts.get(reader, artifact_id)
         # Made by an agent: a browser must not show it as a page of this origin.
         headers = {"X-Content-Type-Options": "nosniff", "Content-Disposition": "attachment"}
-        return Response(found.body, 200, headers, found.media_type)
+        # So is its type, which must not end a header.
+        kind = found.media_type if _MEDIA_TYPE.fullmatch(found.media_type or "") else "application/octet-stream"
+        return Response(found.body, 200, headers, kind)
 
 
 def _parse_query_number(request: Request, name: str, default: int, least: int, most: int) -> int:

@@ -11,7 +11,7 @@ import hashlib
 import json
 import signal
 import threading
-from collections.abc import AsyncIterator, Callable, Coroutine, Iterator, Sequence
+from collections.abc import AsyncIterator, Awaitable, Callable, Coroutine, Iterator, Sequence
 from contextlib import asynccontextmanager, contextmanager, suppress
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from pathlib import Path
@@ -522,6 +522,26 @@ async def shelf(folder: Path, kind: type[MCPDoor] = MCPDoor) -> AsyncIterator[tu
         with hosted(folder, settings=Settings(calls=Calls(ledger="batched"))) as running:
             await asyncio.to_thread(running.run, adding.add(running.server, url, "shelf"))
             yield running, behind
+
+
+def test_a_stopped_server_is_asked_nothing_more(tmp_path: Path) -> None:
+    async def story() -> None:
+        async with shelf(tmp_path) as (running, _), talk(running, "shelf", "auto") as client:
+            ref = wire.PromptReference(name="retell")
+            asks: list[Callable[[], Awaitable[Any]]] = [
+                client.list_resources,
+                client.list_resource_templates,
+                client.list_prompts,
+                lambda: client.complete(ref, {"name": "style", "value": "l"}),
+                lambda: client.read_resource("shelf://tale"),
+            ]
+            await asks[0]()
+            await asyncio.to_thread(running.run, running.server.core.parts.stops.stop("shelf", "it lies"))
+            for ask in asks:
+                with pytest.raises(MCPError, match="stopped by the operator: it lies"):
+                    await ask()
+
+    asyncio.run(story())
 
 
 @every_client

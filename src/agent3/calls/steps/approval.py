@@ -86,4 +86,6 @@ class _Approval(Stage):
             except Agent3Error as error:
                 return failed_by(error)
         route = call.route or (call.routes[0] if len(call.routes) == 1 else None)
-        return replace(call, entry="start", input=request.input, state=None, questions=(), answers={}, route=route)
+        # Nothing of this turn goes along: what is said now was not there when it was approved.
+        first = replace(call, entry="start", input=request.input, state=None, questions=(), answers={}, reply=())
+        return replace(first, route=route)

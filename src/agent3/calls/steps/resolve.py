@@ -162,8 +162,7 @@ class Resolve(Step):
 
     def _start(self, call: Call, known: _Open) -> Call:
         call.live.understood = {"input": known.input, "guessed": known.guessed}
-        route = call.route or (call.routes[0] if len(call.routes) == 1 else None)
-        return replace(call, entry="start", input=known.input, state=None, questions=(), route=route)
+        return _as_start(replace(call, input=known.input))
 
     async def _answered(self, call: Call, known: _Open) -> Call | Outcome:
         """The turn that answers our questions."""
@@ -192,7 +191,9 @@ class Resolve(Step):
                     raise Declined(f"{call.agent}: {decline(question, known.language)}")
                 known.guessed, known.confirmed = [], True
             elif question.id == AGAIN:
-                return self._read(call, str(value), asked=True)
+                entered = self._read(call, str(value), asked=True)
+                # What is taken as it is starts here as well, and the steps behind judge it as every start.
+                return _as_start(entered) if isinstance(entered, Call) else entered
             else:
                 known.input = {**known.input, question.id: value}
         if again := [question for question in again if question.id not in known.input]:
@@ -217,6 +218,12 @@ class Resolve(Step):
 
 def _ask(questions: tuple[Question, ...], known: _Open) -> Needs:
     return Needs(questions, state={_ASKED: msgspec.to_builtins(known)})
+
+
+def _as_start(call: Call) -> Call:
+    """The turn that answers our questions, as the first one of its target."""
+    route = call.route or (call.routes[0] if len(call.routes) == 1 else None)
+    return replace(call, entry="start", state=None, questions=(), route=route)
 
 
 def _unwrap(question: Question, said: Any) -> Any:

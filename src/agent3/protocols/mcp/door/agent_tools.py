@@ -339,6 +339,7 @@ class AgentTools:
         started = self._env.monotonic()
         try:
             self._gateway.count_question(principal)
+            self._gateway.core.parts.stops.require_started(self.agent.id)
             return await work()
         finally:
             self._metrics.mcp_latency.observe((method,), self._env.monotonic() - started)
