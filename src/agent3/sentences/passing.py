@@ -186,6 +186,7 @@ def _is_stop(scene: Scene, index: int) -> bool:
     return (
         index == 0
         and scene.tokens[0].plain == "para"
+        and not any(scene.atoms[1:2])  # "para dos personas", after another sentence
         and not scene.tokens[0].means & scene.form.verbs
         and not any(token.shape == "word" and is_action(token.plain) for token in scene.tokens[1:40])
     )

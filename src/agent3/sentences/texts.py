@@ -271,8 +271,8 @@ def _reaching(scene: Scene, begin: int, end: int, cue: Cue, *, typed: bool) -> I
         yield Value(reach, _words(scene, begin, reach), 0.0, typed=False, doubt=doubt)
         return
     if not more or (scene.form.reading and not new):
-        doubt = _words(scene, begin, end + 1) if may_be_part(scene, end) else None
-        yield Value(end, _words(scene, begin, end), 0.0, typed=typed, doubt=doubt)
+        longer = _words(scene, begin, end + 1) if may_be_part(scene, end) else None
+        yield Value(end, _words(scene, begin, end), 0.0, typed=typed, doubt=longer)
         return
     ends = reach == len(tokens) or tokens[reach].shape == "mark" or reach >= scene.closing
     announced = cue in ("named", "called", "noun") or (cue == "role" and scene.english)
