@@ -655,7 +655,8 @@ menus => {
 # have any name, unless it stands in an alert or in a list of errors, or beside the very button that was pressed.
 _SAID = r"""
 ([refusing, known, serious, pressed]) => {
-  const plain = text => String(text ?? "").replace(/\b\d{1,2}:\d{2}(?::\d{2})?\b/g, "").replace(/\s+/g, "").toLowerCase();
+  const plain = text => String(text ?? "").replace(/\b\d{1,2}:\d{2}(?::\d{2})?\b/g, "").replace(/\s+/g, "")
+    .toLowerCase();
   const inside = node => [...(node.shadowRoot?.children ?? []), ...node.children]
     .filter(one => !["SCRIPT", "STYLE", "TEMPLATE", "NOSCRIPT"].includes(one.tagName));
   const textOf = node => node.shadowRoot || node.querySelector?.("script,style,template")
@@ -667,8 +668,8 @@ _SAID = r"""
   };
   const old = node => known.some(line => plain(line).includes(plain(textOf(node))));
   const up = node => node.parentElement ?? node.getRootNode().host ?? null;
-  const words = node => [node.getAttribute("class"), node.id].join(" ").replace(/([a-z])([A-Z])/g, "$1 $2").toLowerCase()
-    .split(/[^a-z]+/);
+  const words = node => [node.getAttribute("class"), node.id].join(" ").replace(/([a-z])([A-Z])/g, "$1 $2")
+    .toLowerCase().split(/[^a-z]+/);
   const marks = new Set(["error", "errors", "errorlist", "invalid", "alert", "alerts", "toast", "toasts", "snackbar",
     "flash", "validation", "feedback"]);
   const live = "[role=alert],[role=status],[role=alertdialog],[aria-live=polite],[aria-live=assertive],output";
@@ -687,7 +688,7 @@ _SAID = r"""
   const isMessage = node => {
     for (let at = node; at && at !== document.body; at = up(at)) {
       if (at.matches(live) || at.matches("form,dialog,[role=dialog],fieldset")) return true;
-      if (at.getAttribute("aria-invalid") === "true" || (!at.matches(cells) && words(at).some(word => marks.has(word)))) {
+      if (at.ariaInvalid === "true" || (!at.matches(cells) && words(at).some(word => marks.has(word)))) {
         // The mark of a state in a row says what the row is.
         const cell = at.closest("td,th,[role=cell],[role=gridcell]");
         return !cell || Boolean(pressed && cell.contains(pressed)) || asks(cell.closest("tr,[role=row]") ?? cell);
@@ -695,8 +696,8 @@ _SAID = r"""
       if (at.matches(names)) return false;
       if (at.matches(headings) && !serious) return false;
       if (at.matches(cells) || at.matches(entries) || isCard(at)) {
-        const beside = Boolean(pressed && at !== node && at.contains(pressed) && !node.closest(headings) && !old(node));
-        return beside || asks(at.closest("tr,[role=row]") ?? at) || inAlert(at);
+        const beside = pressed && at !== node && at.contains(pressed) && !node.closest(headings) && !old(node);
+        return Boolean(beside) || asks(at.closest("tr,[role=row]") ?? at) || inAlert(at);
       }
     }
     return true;
@@ -709,7 +710,8 @@ _SAID = r"""
   if (!document.body) return [];
   return refusing.flatMap(([line, word]) => holders(document.body, plain(line))
     .flatMap(node => holders(node, plain(word))).filter(isMessage).slice(0, 1)
-    .map(node => node.innerText.replace(/\s+/g, " ").trim()).map(text => text && text.length < line.length ? text : line));
+    .map(node => node.innerText.replace(/\s+/g, " ").trim())
+    .map(text => text && text.length < line.length ? text : line));
 }
 """
 _DIALOG = r"""

@@ -57,7 +57,7 @@ _GLOSS = re.compile(r"\b(?:the|my|el|la|los|las|mi|esta|este)\s+[^,()\x02\x03]*?
 _GLOSS_TEXT = re.compile(r"\((?=\w)([^()\"\x02]{2,80})\)")
 # The same without those words.
 _BARE_GLOSS = re.compile(
-    rf"(?:(?<=^)|(?<=\b(?:a|y)\s)|(?<=\b(?:to|in|on|of|as|de|en|al)\s)|(?<=\b(?:for|and|del|con)\s))\((\x02\d+\x03)\)"
+    r"(?:(?<=^)|(?<=\b(?:a|y)\s)|(?<=\b(?:to|in|on|of|as|de|en|al)\s)|(?<=\b(?:for|and|del|con)\s))\((\x02\d+\x03)\)"
 )
 _NAMED = re.compile(r"[(\x04]\x02(\d+)\x03[)\x05]")
 _AGAIN = re.compile(r"(?:on|en)\s+(?=\S)", re.IGNORECASE)
