@@ -119,6 +119,48 @@ CHOICES = """<label>Phone number <input onchange="note('phone ' + value)"></labe
 <div role=menu id=m hidden><div role=menuitem onclick="m.hidden = true; note('as CSV')">CSV</div></div>
 <input aria-label="Add a tag" onkeydown="if (event.key === 'Enter') { note('tag ' + value); value = '' }">"""
 
+LUNCH = """<h1>Lunch</h1><form onsubmit="event.preventDefault(); note([...new FormData(this).values()].join())">
+<fieldset><legend>Dish</legend><label><input type=radio name=d value=soup> Soup</label>
+<label><input type=radio name=d value=stew> Stew</label></fieldset>
+<label>Notes for the cook <textarea name=n></textarea></label><button>Add to basket</button></form>"""
+VISIT = """<h1>Visits</h1><form onsubmit="event.preventDefault(); note([...new FormData(this).values()].join())">
+<label>Doctor <select name=d><option>Any</option><option>Blanco</option></select></label>
+<label>Comment <input name=c></label><button>Book visit</button></form>"""
+POST = """<form onsubmit="event.preventDefault(); note(w.value)"><input id=w aria-label="What is new?">
+<button>Post</button></form>"""
+PAGED = """<h1>{title}</h1><div id=a aria-live=polite></div><button onclick="at++; draw()">Next page</button><script>
+let at = 0; const names = {names}; const draw = () => {{ a.innerHTML = `{before}` + names.slice(at * 2, at * 2 + 2)
+.map(name => `{entry}`).join('') + `{after}` }}; draw()</script>"""
+BUTTON = """<button onclick="note('closed ${name}')">Close</button>"""
+TICKETS = ["Slow search", "Lost mail", "Wrong invoice", "Access denied"]
+ENTRIES = {
+    "table": ("<table>", f"<tr><td>1</td><td>${{name}}</td><td>{BUTTON}</td></tr>", "</table>"),
+    "grid": ("<div role=grid>", f"<div role=row><span role=gridcell>${{name}}</span>{BUTTON}</div>", "</div>"),
+    "states": ("<table>", f"<tr><td><i class=error>${{name}}</i></td><td>{BUTTON}</td></tr>", "</table>"),
+    "list": ("<ul>", f"<li><p>${{name}}</p>{BUTTON}</li>", "</ul>"),
+    "cards": ("<main>", f"<div class=c><h3>${{name}}</h3><p>${{name}}!</p>{BUTTON}</div>", "</main>"),
+    "links": ("<main>", f"<article><a href='#'>${{name}}</a>{BUTTON}</article>", "</main>"),
+    "headings": ("<main>", f"<article><h2>${{name}}</h2>{BUTTON}</article>", "</main>"),
+}
+SAYING = {
+    "alert in a cell": "<table><tr><td>Pie</td><td>{button}<b role=alert id=m></b></td></tr></table>",
+    "beside the button": "<ul><li><b>Pie</b> {button}<p id=m></p></li><li>Cake</li></ul>",
+    "in the button's cell": "<table><tr><td>Pie</td><td>{button}<p id=m></p></td></tr></table>",
+    "list of errors": "{button}<ul class=form-errors><li id=m></li></ul>",
+    "list in an alert": "{button}<div role=alert><ul><li id=m></li></ul></div>",
+    "row of a form": "<form onsubmit='return false'><table><tr><td><label for=q>How many</label></td>"
+    "<td><input id=q></td><td id=m></td></tr></table>{button}</form>",
+    "toast": "<ul><li>Pie {button}</li></ul><div class=toast id=m></div>",
+    "text": "<ul><li>Pie {button}</li></ul><div><div id=m></div></div>",
+    "dialog": "{button}<dialog id=d open><p>Basket</p><p id=m></p></dialog>",
+    "heading of a page": "<main><h2 id=m></h2></main>{button}",
+}
+
+
+def page_of(kind: str, names: list[str]) -> str:
+    before, entry, after = ENTRIES[kind]
+    return PAGED.format(title="Tickets", names=names, before=before, entry=entry, after=after)
+
 
 @pytest.fixture(scope="module")
 def run() -> Iterator[Any]:
@@ -208,6 +250,13 @@ def patience(monkeypatch: pytest.MonkeyPatch) -> None:
         (CHOICES, "aumenta la cantidad", "more"),
         (CHOICES, "export it as CSV", "as CSV"),
         (CHOICES, 'add the tag "blue"', "tag blue"),
+        # A name in brackets is what something is called, and no value.
+        (LUNCH, "añade una Soup a la cesta (basket)", "soup,"),
+        (LUNCH, "add a Stew to the basket", "stew,"),
+        (LUNCH, 'add a Stew to the basket with notes "no salt"', "stew,no salt"),
+        (LUNCH, 'escribe "sin sal" en las notas (Notes for the cook) y pulsa Add to basket', "sin sal"),
+        (VISIT, "reserva una visita (visit) con Blanco", "Blanco,"),
+        (POST, 'post "Hello"', "Hello"),
     ],
 )
 def test_each_kind_of_thing_is_used_as_a_person_would(run: Any, html: str, sentence: str, title: str) -> None:
@@ -248,6 +297,17 @@ def test_each_kind_of_thing_is_used_as_a_person_would(run: Any, html: str, sente
         (CHOICES, "call the phone number 600100"),
         (CHOICES, "export it as PDF"),
         (CHOICES, 'change the title to "Blue"'),
+        # What is left over is no text for a field that nobody spoke of.
+        (LUNCH, "añade una Soup a la cesta (hamper)"),
+        (LUNCH, "añade una Soup (hot) a la cesta (basket)"),
+        (LUNCH, 'add a "Pizza" to the basket'),
+        (LUNCH, "add a cook Stew to the basket"),
+        (LUNCH, "add a Stew called Pizza to the basket"),
+        (LUNCH, "escribe la nota (basket) en Notes"),
+        (VISIT, "reserva una visita (visit) con el doctor Blanco (morning)"),
+        (VISIT, 'book a visit with Blanco "tomorrow"'),
+        (FIND, "busca los mapas (maps)"),
+        (LOGIN, "log in as the boss (ann) with password s3"),
     ],
 )
 def test_one_word_that_nothing_explains_and_nothing_is_done(run: Any, html: str, sentence: str) -> None:
@@ -314,3 +374,34 @@ def test_what_stands_before_the_page_is_put_away_only_where_it_is_in_the_way(run
     assert calls == []
     assert not run(page, "click Read", unblock=unblock)[0].done
     assert calls == ["asked"]
+
+
+@pytest.mark.requirement("RF-013-51")
+@pytest.mark.parametrize("kind", ENTRIES)
+def test_what_the_entries_of_a_page_are_called_turns_nothing_down(run: Any, kind: str) -> None:
+    page = page_of(kind, TICKETS)
+    done, after = run(page, 'click "Next page" and click Close for "Wrong invoice"')
+    assert (after, done.left, done.question) == ("closed Wrong invoice", [], None)
+
+
+@pytest.mark.requirement("RF-013-52")
+@pytest.mark.parametrize("where", SAYING)
+def test_words_that_turn_a_press_down_count_where_a_page_says_such_things(run: Any, where: str) -> None:
+    button = """<button type=button onclick="m.textContent = 'Pie is sold out'">Buy</button>"""
+    done, _ = run(SAYING[where].format(button=button), "click Buy")
+    assert not done.complete
+    assert "the page answers “Pie is sold out”" in (done.question or ""), done
+
+
+def test_a_word_of_the_pressed_button_does_not_turn_it_down(run: Any) -> None:
+    page = """<p id=s>Open</p><button onclick="s.textContent = 'Rejected'">Reject</button>
+<button onclick="s.textContent = 'Rejected'">Accept</button>"""
+    assert run(page, "click Reject")[0].complete
+    assert "“Rejected”" in (run(page, "click Accept")[0].question or "")
+
+
+def test_the_name_of_an_entry_is_no_answer_to_a_press_in_it(run: Any) -> None:
+    page = """<ul><li><p><span>Wrong invoice</span> <i id=s>open</i></p>
+<button onclick="s.textContent = 'closed'">Close</button></li><li>Lost mail</li></ul>"""
+    done, _ = run(page, 'click Close for "Wrong invoice"')
+    assert (done.complete, done.seen) == (True, ["Wrong invoice closed"])

@@ -458,13 +458,34 @@ class _Operator:
         self.seen = [line[:200] for line in lines[:_MOST_SEEN]]
         asked = "" if self._was_open else await self._page.evaluate(f"({_DIALOG})()?.text ?? ''")
         lines = [line for line in lines if line not in asked]  # "this cannot be undone" turns nothing down
-        if (refused := _find_refusal(act, events, lines)) is not None:
+        refusing = [(line, word) for line in lines for word in _find_refusing(line, act.control.name)][:_MOST_SEEN]
+        said = await self._find_said(act, element, refusing, before)
+        if (refused := _find_refusal(act, events, said)) is not None:
             return refused
         if any(_PENDING.search(line) for line in lines) and not act.control.opens:
             return False
         if act.control.role == "option":
             return await self._is_chosen(act, element)
         return "event" in events or after != before
+
+    async def _find_said(
+        self, act: Act, element: ElementHandle, refusing: Sequence[tuple[str, str]], before: Sequence[Sequence[str]]
+    ) -> list[str]:
+        """The messages by which the page speaks of what was pressed, and not of what it is about.
+
+        After a press with consequences a heading may do so as well: "Payment declined".
+        """
+        serious = (act.control.sends and not act.control.searches) or has_consequences(act.control.name)
+        owner, said = None, list[str]()
+        known = [line for frame in before for line in frame if not line.startswith("\x00")]
+        with suppress(playwright().Error):
+            owner = await element.owner_frame()
+        for frame in self._page.frames if refusing else ():
+            for pressed in (element, None) if frame is owner else (None,):
+                with suppress(playwright().Error):
+                    said += await frame.evaluate(_SAID, [[*refusing], known, serious, pressed])
+                    break
+        return said
 
     async def _is_chosen(self, act: Act, element: ElementHandle) -> bool:
         """Whether an option that was pressed is the chosen one now, or what its list belongs to shows it."""
@@ -527,13 +548,22 @@ def _new_lines(before: Sequence[Sequence[str]], after: Sequence[Sequence[str]]) 
     return [line for frame in after for line in frame if line not in known and not line.startswith("\x00")]
 
 
-def _find_refusal(act: Act, events: Sequence[str], lines: Sequence[str]) -> Doubt | None:
-    """The words by which the page or the site turned a press down. What a link or a menu shows may say anything."""
+def _find_refusal(act: Act, events: Sequence[str], said: Sequence[str]) -> Doubt | None:
+    """The words by which the page or the site turned a press down. What a link or a menu shows may say anything.
+
+    ``said`` are messages that turn something down.
+    """
     failed = next((event for event in events if event.startswith("HTTP ")), None)
     if act.kind != "open" and not act.control.opens:
-        said = next((line for line in lines if len(line) < _LONGEST_MESSAGE and _REFUSED.search(line)), None)
-        failed = said or failed
+        failed = next(iter(said), None) or failed
     return None if failed is None else Doubt("refused", failed)
+
+
+def _find_refusing(line: str, pressed: str) -> list[str]:
+    """The words that turn something down. "Rejected" does not where "Reject" was pressed: that is what was asked."""
+    asked = [word for word in re.findall(r"\w+", fold(pressed)) if len(word) > 3]
+    found = [match[0] for match in _REFUSED.finditer(line)] if len(line) < _LONGEST_MESSAGE else []
+    return [said for said in found if " " in said or not any(fold(said).startswith(word[:-1]) for word in asked)]
 
 
 _LONGEST_MESSAGE = 200
@@ -619,6 +649,69 @@ menus => {
   for (const item of items.map(line => line.replace(/\s+/g, " ").trim()))
     if (lines.includes(item)) lines.splice(lines.lastIndexOf(item), 1);
   return [...lines, "\0" + [location.href, document.title, scrollY, performance.timeOrigin, ...states].join("\n")];
+}
+"""
+# The lines that are a message. What is an entry of the page (a row, an item, a card, a link, an option, a heading) may
+# have any name, unless it stands in an alert or in a list of errors, or beside the very button that was pressed.
+_SAID = r"""
+([refusing, known, serious, pressed]) => {
+  const plain = text => String(text ?? "").replace(/\b\d{1,2}:\d{2}(?::\d{2})?\b/g, "").replace(/\s+/g, "")
+    .toLowerCase();
+  const inside = node => [...(node.shadowRoot?.children ?? []), ...node.children]
+    .filter(one => !["SCRIPT", "STYLE", "TEMPLATE", "NOSCRIPT"].includes(one.tagName));
+  const textOf = node => node.shadowRoot || node.querySelector?.("script,style,template")
+    ? [...(node.shadowRoot ? node.shadowRoot.childNodes : []), ...node.childNodes].map(textOf).join("")
+    : ["SCRIPT", "STYLE", "TEMPLATE"].includes(node.tagName) ? "" : node.textContent;
+  const holders = (node, line) => {
+    const found = inside(node).filter(one => plain(textOf(one)).includes(line) && one.checkVisibility());
+    return found.length ? found.flatMap(one => holders(one, line)) : [node];
+  };
+  const old = node => known.some(line => plain(line).includes(plain(textOf(node))));
+  const up = node => node.parentElement ?? node.getRootNode().host ?? null;
+  const words = node => [node.getAttribute("class"), node.id].join(" ").replace(/([a-z])([A-Z])/g, "$1 $2")
+    .toLowerCase().split(/[^a-z]+/);
+  const marks = new Set(["error", "errors", "errorlist", "invalid", "alert", "alerts", "toast", "toasts", "snackbar",
+    "flash", "validation", "feedback"]);
+  const live = "[role=alert],[role=status],[role=alertdialog],[aria-live=polite],[aria-live=assertive],output";
+  const cells = "tr,td,th,[role=row],[role=cell],[role=gridcell],[role=columnheader]";
+  const entries = "li,dt,dd,article,[role=listitem],[role=article],[role=treeitem],[draggable=true]";
+  const names = "a[href],[role=link],option,[role=option],[role=menuitem],[role=tab],nav";
+  const headings = "h1,h2,h3,h4,h5,h6,[role=heading]";
+  const headed = node => Boolean(node.querySelector(`:scope > :is(${headings})`));
+  const alike = node => [...(node.parentElement?.children ?? [])].filter(one => one !== node && node.className
+    && one.className === node.className);
+  const isCard = node => /^(DIV|SECTION)$/.test(node.tagName) && alike(node).length > 0
+    && ((headed(node) && alike(node).some(headed)) || words(node).some(word => ["card", "tile", "item"].includes(word)));
+  // A row of a form that is laid out as a table or a list: a field with its label.
+  const typed = "input:not([type=checkbox],[type=radio],[type=submit],[type=button],[type=hidden]),select,textarea";
+  const asks = node => Boolean(node.closest("form") && node.querySelector("label") && node.querySelector(typed));
+  const isMessage = node => {
+    for (let at = node; at && at !== document.body; at = up(at)) {
+      if (at.matches(live) || at.matches("form,dialog,[role=dialog],fieldset")) return true;
+      if (at.ariaInvalid === "true" || (!at.matches(cells) && words(at).some(word => marks.has(word)))) {
+        // The mark of a state in a row says what the row is.
+        const cell = at.closest("td,th,[role=cell],[role=gridcell]");
+        return !cell || Boolean(pressed && cell.contains(pressed)) || asks(cell.closest("tr,[role=row]") ?? cell);
+      }
+      if (at.matches(names)) return false;
+      if (at.matches(headings) && !serious) return false;
+      if (at.matches(cells) || at.matches(entries) || isCard(at)) {
+        const beside = pressed && at !== node && at.contains(pressed) && !node.closest(headings) && !old(node);
+        return Boolean(beside) || asks(at.closest("tr,[role=row]") ?? at) || inAlert(at);
+      }
+    }
+    return true;
+  };
+  const inAlert = node => {
+    for (let at = up(node); at && at !== document.body; at = up(at))
+      if (at.matches("[role=alert],[role=alertdialog]") || words(at).some(word => marks.has(word))) return true;
+    return false;
+  };
+  if (!document.body) return [];
+  return refusing.flatMap(([line, word]) => holders(document.body, plain(line))
+    .flatMap(node => holders(node, plain(word))).filter(isMessage).slice(0, 1)
+    .map(node => node.innerText.replace(/\s+/g, " ").trim())
+    .map(text => text && text.length < line.length ? text : line));
 }
 """
 _DIALOG = r"""

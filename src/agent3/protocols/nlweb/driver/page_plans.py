@@ -17,7 +17,19 @@ from agent3.protocols.nlweb.driver.sentences import Clause, Target, read_targets
 from agent3.sentences.lexicon import Language, fold
 from agent3.sentences.spans import find_spans
 
-__all__ = ["Act", "Doubt", "Plan", "Why", "describe", "fit", "open_first", "plan", "plan_all", "shorten"]
+__all__ = [
+    "Act",
+    "Doubt",
+    "Plan",
+    "Why",
+    "describe",
+    "fit",
+    "open_first",
+    "plan",
+    "plan_all",
+    "shorten",
+    "strip_purpose",
+]
 
 Why = Literal["absent", "several", "words", "disabled", "empty", "value", "unshown", "refused", "asks"]
 
@@ -54,6 +66,7 @@ _MARKS = re.compile(r"^[\W_]+|[\W_]+$")
 _COUNT = re.compile(r"\s*\(\d+\)$")
 _AFTERWARDS = re.compile(r"\s*(?:\([^()]*\d[^()]*\)|[-\u2013\u2014:·,]?\s*(?:[$€£+]\s*\d[\d.,]*|\d[\d.,]*\s*[$€£]).*)$")
 """A price or an amount after a name."""
+_PURPOSE = re.compile(r"(?<=\w)\s+(?:for|para)\s.*", re.IGNORECASE)
 _GENERIC_PLACE = frozenset(
     "it the list menu page form dialog table dropdown box options lista pagina formulario".split()
 )
@@ -161,7 +174,7 @@ def _submit(view: PageView, clause: Clause, written: Sequence[Control]) -> Plan:
 
 def _search(view: PageView, clause: Clause) -> Plan:
     """Ask the page's search box, where there is exactly one."""
-    text = clause.restore(_SEARCH_FOR.sub("", clause.rest))
+    text = clause.restore_value(_SEARCH_FOR.sub("", clause.rest))
     # What says more than words to look for, such as "tea and send it to me", is quoted or asked about.
     if not text or (not clause.is_quoted(_SEARCH_FOR.sub("", clause.rest)) and _MORE_THAN_WORDS.search(clause.rest)):
         return Doubt("words", clause.text)
@@ -320,13 +333,15 @@ def _assign(clause: Clause, part: str, fields: Sequence[Control]) -> Act | Doubt
     doubt = Doubt("words", _plain(clause, part))
     side_by_side = [(text, name) for text, name in side_by_side if not {*_words(name)} <= _SMALL]
     for way in (cuts, side_by_side):  # "city to Rome" first: "the name Ann" has no word between the two
-        one = _assign_cut(clause, way, fields)
+        one = _assign_cut(clause, way, fields, close=way is side_by_side)
         if isinstance(one, Act) or one.why != "words":
             return one
     return doubt
 
 
-def _assign_cut(clause: Clause, cuts: Sequence[tuple[str, str]], fields: Sequence[Control]) -> Act | Doubt:
+def _assign_cut(
+    clause: Clause, cuts: Sequence[tuple[str, str]], fields: Sequence[Control], *, close: bool
+) -> Act | Doubt:
     found: dict[tuple[int, int], Act | Doubt] = {}
     for text, name in cuts:
         value = clause.restore(text)
@@ -334,6 +349,10 @@ def _assign_cut(clause: Clause, cuts: Sequence[tuple[str, str]], fields: Sequenc
             continue
         for target in read_targets(clause, name):
             named = _find_fields(fields, target)
+            if close and target.name:
+                named = [one for one in named if {*_words(target.name)} & {*_words(strip_purpose(one.name))}]
+            if clause.restore_value(text) is None:  # a name: it may be that of an option
+                named = [one for one in named if one.role == "list"]
             if len(named) > 1:
                 return Doubt("several", name.strip())
             if named:
@@ -476,6 +495,11 @@ def _same(named: Iterable[tuple[T, str]], wanted: str) -> list[T]:
 def shorten(name: str) -> str:
     """A name without a price or an amount after it."""
     return _AFTERWARDS.sub("", name)
+
+
+def strip_purpose(name: str) -> str:
+    """A name without what it is for: "kitchen" before a text does not announce one for "Notes for the kitchen"."""
+    return _PURPOSE.sub("", name)
 
 
 def _is_called(control: Control, name: str) -> bool:

@@ -31,7 +31,7 @@ _ANY_VERB = "|".join(sorted(_CANONICAL, key=len, reverse=True)).replace(" ", r"\
 _QUOTE = re.compile(r"\"([^\"]*)\"|“([^”]*)”|«([^»]*)»|(?<!\w)'([^']*)'(?!\w)")
 # A quoted text is held as its number between two control characters, so that no pattern looks into it.
 _TOKEN = re.compile(r"\x02(\d+)\x03")
-_CONTROL = str.maketrans("", "", "\x02\x03")
+_CONTROL = str.maketrans("", "", "\x02\x03\x04\x05")
 # Between clauses: the end of a sentence, "then", or "and" and a comma before a verb.
 _SPLIT = re.compile(
     rf"(?<!\bDr)(?<!\bMr)(?<!\bMs)(?<!\bMrs)(?<!\bSt)(?<!\bSr)(?<!\bSra)(?<!\bDra)[.;]\s+"
@@ -55,6 +55,11 @@ _AROUND = re.compile(r"^(turn|switch)\s+(?!(?:on|off)\b)(.+?)\s+(on|off)$", re.I
 # "El modo oscuro (Dark mode)": the name as the page has it, after it was said in other words.
 _GLOSS = re.compile(r"\b(?:the|my|el|la|los|las|mi|esta|este)\s+[^,()\x02\x03]*?\s*\((\x02\d+\x03)\)", re.IGNORECASE)
 _GLOSS_TEXT = re.compile(r"\((?=\w)([^()\"\x02]{2,80})\)")
+# The same without those words.
+_BARE_GLOSS = re.compile(
+    r"(?:(?<=^)|(?<=\b(?:a|y)\s)|(?<=\b(?:to|in|on|of|as|de|en|al)\s)|(?<=\b(?:for|and|del|con)\s))\((\x02\d+\x03)\)"
+)
+_NAMED = re.compile(r"[(\x04]\x02(\d+)\x03[)\x05]")
 _AGAIN = re.compile(r"(?:on|en)\s+(?=\S)", re.IGNORECASE)
 _TAIL = re.compile(r"[,\s]*\b(?:please|por favor|thanks|gracias)[\s.!]*$", re.IGNORECASE)
 _ORDINALS = {
@@ -101,12 +106,16 @@ _CONTAINER_AFTER = re.compile(rf"\s+(?:{_CONTAINER})$", re.IGNORECASE)
 
 @dataclass(frozen=True, slots=True)
 class Clause:
-    """One thing to do. ``rest`` is what follows the verb, with a token for each quoted text; ``text`` is all of it."""
+    """One thing to do. ``rest`` is what follows the verb, with a token for each quoted text; ``text`` is all of it.
+
+    ``names`` are the numbers of the quoted texts that stood in brackets: what something is called, never a value.
+    """
 
     verb: Verb
     text: str
     rest: str
     quotes: tuple[str, ...] = ()
+    names: frozenset[int] = frozenset()
 
     def restore(self, words: str) -> str | None:
         """What words of ``rest`` name: one quoted text, or words without any; None if they are neither."""
@@ -114,6 +123,11 @@ class Clause:
         if (only := _TOKEN.fullmatch(words)) is not None:
             return self.quotes[int(only[1])]
         return None if _TOKEN.search(words) else words
+
+    def restore_value(self, words: str) -> str | None:
+        """The same for a text that is to be written or looked for; None if it stood in brackets."""
+        only = _TOKEN.fullmatch(words.strip(" ,.:"))
+        return None if only is not None and int(only[1]) in self.names else self.restore(words)
 
     def is_quoted(self, words: str) -> bool:
         return _TOKEN.fullmatch(words.strip(" ,.:")) is not None
@@ -140,19 +154,22 @@ def parse_sentence(sentence: str) -> list[Clause]:
     clauses: list[Clause] = []
     plain_text = _COURTESY.sub("", _QUOTE.sub(hold, sentence.translate(_CONTROL).strip()))
     for part in _SPLIT.split(_TAIL.sub("", _GLOSS_TEXT.sub(lambda match: f"({hold(match)})", plain_text))):
-        words = _GLOSS.sub(r"\1", part.strip(" ,;").removesuffix("."))
+        # The text keeps the brackets around a name, by which it is told from a value.
+        words = _BARE_GLOSS.sub("\x04\\1\x05", _GLOSS.sub("\x04\\1\x05", part.strip(" ,;").removesuffix(".")))
         if not words.strip(" .,;"):
             continue
         plain, *others = _TOKEN.split(words)  # text, then number and text by turns
         quotes = tuple(held[int(number)] for number in others[::2])
         words = plain + "".join(f"\x02{number}\x03{text}" for number, text in enumerate(others[1::2]))
+        names = frozenset(int(match[1]) for match in _NAMED.finditer(words))
         text = plain + "".join(f'"{quote}"{text}' for quote, text in zip(quotes, others[1::2], strict=True))
-        words = _AROUND.sub(r"\1 \3 \2", words)
+        text = text.replace("\x04", "(").replace("\x05", ")")
+        words = _AROUND.sub(r"\1 \3 \2", words.replace("\x04", "").replace("\x05", ""))
         lead = _LEAD.match(words)
         verb: Verb = _CANONICAL[" ".join(lead["verb"].lower().split())] if lead else ""
         if lead is None and clauses and clauses[-1].verb == "press" and _AGAIN.match(words):
             verb = "press"  # "click Add and then on Pay"
-        clauses.append(Clause(verb, text, words[lead.end() :] if lead else words, quotes))
+        clauses.append(Clause(verb, text, words[lead.end() :] if lead else words, quotes, names))
     return clauses
 
 

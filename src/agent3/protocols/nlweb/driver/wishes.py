@@ -14,7 +14,7 @@ from dataclasses import dataclass, replace
 from datetime import date, datetime, time
 from functools import lru_cache
 
-from agent3.protocols.nlweb.driver.page_plans import Act, Doubt, Plan, fit, open_first, plan_all, shorten
+from agent3.protocols.nlweb.driver.page_plans import Act, Doubt, Plan, fit, open_first, plan_all, shorten, strip_purpose
 from agent3.protocols.nlweb.driver.page_view import Control, PageView
 from agent3.protocols.nlweb.driver.sentences import Clause, parse_sentence
 from agent3.sentences.consequences import has_consequences
@@ -133,11 +133,15 @@ _FILLED = ("textbox", "searchbox", "combobox", "spinbutton", "slider", "list")
 
 @dataclass(frozen=True, slots=True)
 class _Token:
-    """A word, or a quoted text; ``start`` and ``end`` are its place in the clause."""
+    """A word, or a quoted text; ``start`` and ``end`` are its place in the clause.
+
+    ``names`` is a quoted text in brackets: what something is called on the page, and no value.
+    """
 
     text: str
     plain: str
     quoted: bool
+    names: bool
     start: int
     end: int
 
@@ -237,6 +241,7 @@ def _tokens(text: str) -> list[_Token]:
             match[0].strip('"'),
             re.sub(r"['\u2019]s?$", "", fold(match[0].strip("\".!?¿¡'"))),
             match[0].startswith('"'),
+            match[0].startswith('"') and text[: match.start()].endswith("(") and text.startswith(")", match.end()),
             *match.span(),
         )
         for match in _WORD.finditer(text)
@@ -332,6 +337,7 @@ def _left_over(
         for one in tokens
         if (fold(one.text) not in known if one.quoted else one.plain not in _FILLERS and not _is_any(one.plain, known))
         and not _forms(one.plain) & things
+        and not (one.names and all(word in known for word in _content(one.text)))
     ]
 
 
@@ -792,13 +798,14 @@ class _Filling:
         if any(one.kind == "password" for one in self._fields):
             users = [one for one in texts if one.kind != "password" and self._is_free(one)]
             for before, after_it in zip(self._tokens, self._tokens[1:], strict=False):
-                if before.plain in ("as", "como") and len(users) == 1 and after_it.plain not in _FILLERS:
+                said = after_it.plain not in _FILLERS and not after_it.names
+                if before.plain in ("as", "como") and len(users) == 1 and said:
                     self._drop(before.start, after_it.end)
                     return self._put(fit(users[0], after_it.text))
         return True
 
     def _announces(self, token: _Token, field: Control) -> bool:
-        name = re.findall(r"\w+", fold(field.name))
+        name = re.findall(r"\w+", fold(strip_purpose(field.name)))
         if token.plain in _NAMELESS:
             return False
         if field.role in ("slider", "spinbutton"):
@@ -832,6 +839,8 @@ class _Filling:
         for token in self._tokens[index + 1 :]:
             between = self._text[(value[-1] if value else self._tokens[index]).end : token.start]
             if value and ("," in between or value[0].quoted or token.quoted or token.plain in _FILLERS):
+                break
+            if token.names:
                 break
             if not value and token.plain in _BEFORE_VALUE:
                 continue
@@ -952,10 +961,11 @@ class _Filling:
         return True
 
     def _take_rest(self) -> bool:
-        """What is quoted or "called" something, where one field is left that takes any words."""
+        """What is quoted or "called" something, where one field is left that takes any words and is meant."""
         free = [one for one in self._fields if one.role == "textbox" and one.is_free and one.kind != "password"]
         free = [one for one in free if self._is_free(one)]
-        quoted = [token for token in self._tokens if token.quoted]
+        free = [one for one in free if self._is_meant(one)]
+        quoted = [token for token in self._tokens if token.quoted and not token.names]
         if len(quoted) == 1 and len(free) == 1:
             self._drop(quoted[0].start, quoted[0].end)
             self._tokens = [token for token in self._tokens if token.plain not in _CALLED]
@@ -967,6 +977,15 @@ class _Filling:
                 self._drop(called[0].start, value[-1].end)
                 return self._put(fit(free[0], self._text[value[0].start : value[-1].end].strip(" ,.")))
         return not called
+
+    def _is_meant(self, field: Control) -> bool:
+        """Whether the sentence says a word of a field's name, or there is no other field that it could speak of."""
+        said = [token.plain for token in _tokens(self._text) if not token.quoted and token.plain not in _FILLERS]
+        said += [word for token in _tokens(self._text) if token.names for word in _content(token.text)]
+        name = [word for word in _content(field.name) if word not in _NAMELESS]
+        return any(_is_any(word, said) for word in name) or (
+            not self._sure and len(self._fields) == 1 and not _OPTIONAL & {*name}
+        )
 
 
 _WRITTEN = ("textbox", "searchbox", "combobox", "slider", "spinbutton")
