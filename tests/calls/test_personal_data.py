@@ -11,6 +11,7 @@ from typing import Any
 
 import pytest
 
+from agent3.calls.approvals import APPROVE
 from agent3.calls.audit import verify_database
 from agent3.calls.personal_data import PersonalData
 from agent3.errors import SetupError, Unavailable
@@ -22,7 +23,7 @@ from agent3.protocols.functions import LocalAgent
 from agent3.security.access import OPERATE
 from agent3.server.build import Server, build
 from agent3.server.demo import agents
-from agent3.settings import Calls, Client, Settings, Storage
+from agent3.settings import ApprovalRule, Calls, Client, Settings, Storage
 from agent3.storage.audit import ACTOR
 from tests.support.gateway import hosted
 
@@ -103,6 +104,32 @@ async def test_erasing_leaves_nothing_of_one_all_of_the_others_and_a_chain_that_
         await server.core.ledger.flush()
         assert (await verify())["rows"] == after["rows"] + 1
         await data.erase("anna", key)
+
+
+async def test_approvals_are_given_out_and_erased_and_who_decided_is_forgotten(tmp_path: Path) -> None:
+    shop = LocalAgent("shop")
+
+    @shop.capability
+    def pay(amount: float) -> str:
+        return "paid"
+
+    settings = Settings(
+        storage=Storage(url=f"sqlite:///{tmp_path / 'a.db'}"), approvals=(ApprovalRule(why="Over the limit."),)
+    )
+    async with build(settings, [shop]) as server:
+        for who in (ANNA, BERT):
+            await server.gateway.call(who, CallRequest(agent="shop", capability="pay", input={"amount": 5}))
+        anna = Caller(Principal("anna", "client", frozenset({APPROVE})), "rest")
+        for one in (await server.gateway.approvals(anna))["approvals"]:
+            if one["who"] == "bert":
+                await server.gateway.decide(anna, one["id"], approve=False, reason="anna says no")
+        kinds = {line.get("kind") for line in await _export(server, "anna")}
+        assert "approvals" in kinds
+        data = PersonalData(server.database, server.core.artifacts.blobs, server.env)
+        gone = await data.erase("anna")
+        assert (gone["approvals"], gone["decisions"]) == (1, 1)
+        (left,) = await server.database.all("SELECT * FROM approvals")
+        assert (left["owner"], left["status"], left["decided_by"], left["reason"]) == ("bert", "denied", None, None)
 
 
 KEYS = {"anna": "the-key-of-anna-1", "operator": "the-key-of-the-operator"}

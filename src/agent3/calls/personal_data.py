@@ -20,7 +20,7 @@ from agent3.storage import BlobStore, Database, Row, Transaction
 from agent3.storage.audit import ACTOR, Signer, record
 from agent3.storage.rests import rest_after
 
-__all__ = ["ERASED", "PersonalData"]
+__all__ = ["PersonalData"]
 
 _PAGE = 200
 _AT_ONCE = 50
@@ -28,6 +28,7 @@ _HIDDEN = frozenset({"sealed", "checksum", "salt", "key_hash", "signature", "nod
 """Columns that are no data of a person: secrets, and what the house needs for itself."""
 _JOBS = "SELECT id FROM jobs WHERE owner = ?"
 _ENDED = f"{_JOBS} AND status <> 'working'"
+_AT_REST = "NOT EXISTS (SELECT 1 FROM jobs WHERE jobs.id = approvals.job AND jobs.status = 'working')"
 
 
 @dataclass(frozen=True, slots=True)
@@ -55,6 +56,7 @@ _KINDS = (
     _Kind("artifacts shared", "artifact_readers", "reader = ?", ("artifact",), owner="reader"),
     _Kind("artifacts", "artifacts", "owner = ?"),
     _Kind("sessions at websites", "web_sessions", "principal = ?", ("site",), owner="principal"),
+    _Kind("approvals", "approvals", "owner = ?", gone=f"owner = ? AND {_AT_REST}"),
     _Kind("push targets", "a2a_pushes", f"job IN ({_JOBS})", ("job", "id"), f"job IN ({_ENDED})"),
     _Kind("callbacks", "deliveries", f"subject IN ({_JOBS})", gone=f"subject IN ({_ENDED})"),
     _Kind("events of jobs", "job_events", f"job IN ({_JOBS})", ("job", "seq"), f"job IN ({_ENDED})"),
@@ -64,8 +66,7 @@ _KINDS = (
     _Kind("changes of configuration", "audit", "who = ?", ("number",)),
     _Kind("client", "clients", "id = ?"),
 )
-ERASED = tuple(one.name for one in _KINDS if one.table not in ("audit", "clients"))
-"""The kinds that are deleted. Changes of configuration lose the name alone, and a client is removed by its operator."""
+"""Changes of configuration and approvals of others' calls lose the name alone, and a client is removed by its operator."""
 
 
 class PersonalData:
@@ -120,6 +121,9 @@ class PersonalData:
                 )
             elif kind.table != "clients":
                 gone[kind.name] = await self._erase(kind, principal, signer)
+        # What others asked for stays, without who said yes or no to it.
+        forget = "UPDATE approvals SET decided_by = NULL, reason = NULL WHERE decided_by = ?"
+        gone["decisions"] = await self._database.write(lambda tx: tx.run(forget, principal))
         running = await self._database.one(
             "SELECT COUNT(*) AS count FROM jobs WHERE owner = ? AND status = 'working'", principal
         )
