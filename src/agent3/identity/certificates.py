@@ -45,7 +45,9 @@ class ListenerCertificate:
         self._certificate = Path(settings.tls_certificate).expanduser()
         self._key = Path(settings.tls_key or settings.tls_certificate).expanduser()
         self._authority = Path(settings.tls_client_ca).expanduser() if settings.tls_client_ca else None
-        self.context = self._make_context()
+        self.context = self._current = self._make_context()
+        """For the listeners. Each handshake is done with what the files held last."""
+        self.context.sni_callback = self._use_current
         self._seen = self._look()
 
     @classmethod
@@ -79,6 +81,9 @@ class ListenerCertificate:
             context.verify_mode = ssl.CERT_OPTIONAL
         return context
 
+    def _use_current(self, wrapped: ssl.SSLObject | ssl.SSLSocket, name: str | None, context: ssl.SSLContext) -> None:
+        wrapped.context = self._current
+
     def _look(self) -> tuple[object, ...]:
         found: list[object] = []
         for path in (self._certificate, self._key, self._authority):
@@ -96,10 +101,8 @@ class ListenerCertificate:
         if seen == self._seen:
             return False
         try:
-            self._make_context()  # a pair that does not fit must not spoil the one in use
-            self.context.load_cert_chain(self._certificate, self._key)
-            if self._authority is not None:
-                self.context.load_verify_locations(self._authority)
+            # A new one: to the one in use authorities could only be added, and who was left out stayed trusted.
+            self._current = self._make_context()
         except (SetupError, OSError, ssl.SSLError) as error:
             log.warning("The certificate changed and cannot be used; the one before stays: %s", error)
             self._seen = seen
