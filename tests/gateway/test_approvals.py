@@ -453,3 +453,45 @@ def test_nothing_that_is_said_after_the_yes_goes_along() -> None:
             assert heard == [(5, ())]
 
     run(story())
+
+
+def test_who_is_named_by_a_rule_finds_their_approval_behind_many_of_others() -> None:
+    async def story() -> None:
+        bank = Bank()
+        other = ApprovalRule(capability="pay", arguments={"amount": "> 1000"}, approvers=("zoe",))
+        own = ApprovalRule(capability="pay", arguments={"amount": "> 100"}, approvers=("eve",))
+        async with build(settings(other, own), [bank.agent]) as server:
+            for _ in range(3):
+                await pay(server, 5_000)
+            await pay(server, 500)
+            found = await server.core.parts.approvals.list(EVE.principal, limit=2)
+            assert [one["approvers"] for one in found] == [["eve"]]
+
+    run(story())
+
+
+def test_calls_that_cannot_go_on_yet_keep_no_others_waiting(monkeypatch: pytest.MonkeyPatch) -> None:
+    async def story() -> None:
+        monkeypatch.setattr("agent3.calls.approvals._AT_ONCE", 2)
+        bank, tried = Bank(), []
+        async with build(settings(DEAR), [bank.agent]) as server:
+            approvals = server.core.parts.approvals
+
+            async def go_on(job: Any) -> None:
+                tried.append(job.id)
+                raise NotFound("its agent is elsewhere")
+
+            approvals.on_decision = go_on
+            jobs = []
+            for _ in range(5):
+                asked = await pay(server)
+                assert isinstance(asked, Needs)
+                jobs.append(asked.job)
+            for one in (await server.gateway.approvals(ANN))["approvals"]:
+                await server.gateway.decide(ANN, one["id"], approve=True)
+            tried.clear()
+            for _ in range(20):  # a look of the gateway's own may come between
+                await approvals.settle()
+            assert set(tried) == set(jobs)
+
+    run(story())

@@ -211,3 +211,32 @@ def test_what_stands_in_is_stopped_as_well_while_it_runs_and_in_its_conversation
             assert heard == []
 
     run(story())
+
+
+def test_what_is_being_ended_is_not_cancelled_again() -> None:
+    async def story() -> None:
+        agent, begun, going, tidied = LocalAgent("Slow"), asyncio.Event(), asyncio.Event(), asyncio.Event()
+
+        @agent.capability
+        async def hang() -> str:
+            """Hang, and tidy up for a while when cancelled."""
+            begun.set()
+            try:
+                await asyncio.Event().wait()
+            finally:
+                going.set()
+                await asyncio.sleep(0.05)
+                tidied.set()
+            return "never"
+
+        async with build(Settings(storage=Storage(url="sqlite://")), [agent]) as server:
+            hanging = asyncio.ensure_future(call(server, "hang"))
+            await begun.wait()
+            stops = server.core.parts.stops
+            await stops.stop("slow")
+            await going.wait()
+            await stops.stop("another")
+            assert isinstance(await hanging, Failed)
+            assert tidied.is_set()
+
+    run(story())

@@ -9,6 +9,7 @@ from collections.abc import Awaitable, Callable, Iterator
 from datetime import UTC, datetime
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
@@ -18,6 +19,7 @@ from agent3.errors import Corrupt, NotFound, RequestError, SetupError, StorageEr
 from agent3.protocols.functions.standalone import blob_folder, blob_store
 from agent3.settings import Settings, Storage
 from agent3.storage import BlobStore, Database, open_database
+from agent3.storage.at_rest import encrypt_database
 from agent3.storage.shared_blobs import Bucket, DatabaseBlobs, ObjectBlobs, sign
 
 EMPTY = hashlib.sha256(b"").hexdigest()
@@ -192,3 +194,33 @@ def test_the_settings_choose(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) ->
         asyncio.run(choose("s3://"))
     with pytest.raises(SetupError, match="is no address"):
         asyncio.run(choose("s3://bucket", "minio"))
+
+
+def test_nothing_large_is_hashed_or_encrypted_where_everybody_waits(monkeypatch: pytest.MonkeyPatch) -> None:
+    here, large = threading.get_ident(), b"x" * 300_000
+    done: list[tuple[str, int]] = []
+
+    class Cipher:
+        def encrypt(self, plain: bytes) -> bytes:
+            done.append(("encrypt", threading.get_ident()))
+            return b"closed" + plain
+
+        def decrypt(self, stored: bytes) -> bytes:
+            done.append(("decrypt", threading.get_ident()))
+            return stored.removeprefix(b"closed")
+
+        def is_closed(self, stored: bytes) -> bool:
+            return stored.startswith(b"closed")
+
+    def watch(data: bytes) -> Any:
+        done.append(("hash", threading.get_ident()))
+        return hashlib.sha256(data)
+
+    monkeypatch.setattr("agent3.storage.shared_blobs.hashlib", SimpleNamespace(sha256=watch))
+
+    async def story(blobs: BlobStore) -> None:
+        assert await blobs.get(await blobs.put(large)) == large
+
+    tell("sqlite://", lambda database: DatabaseBlobs(encrypt_database(database, Cipher())), story)
+    assert {what for what, _ in done} == {"hash", "encrypt", "decrypt"}
+    assert here not in {thread for _, thread in done}

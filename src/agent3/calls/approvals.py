@@ -42,11 +42,15 @@ Status = Literal["waiting", "approved", "denied", "withdrawn", "expired"]
 
 _STATE = "agent3:approval"
 _AT_ONCE = 100
+_PAGE, _MOST_READ = 500, 10_000
+"""Rows that are read at a time, and in all, to find those that one who is named by a rule may see."""
+_START = (0.0, "")
 _LONGEST_REASON = 500
 _UNSETTLED = (
     "SELECT approvals.*, jobs.status AS job_status FROM approvals LEFT JOIN jobs ON jobs.id = approvals.job "
     "WHERE approvals.settled IS NULL AND (approvals.status <> 'waiting' OR approvals.expires <= ?) "
-    "ORDER BY approvals.expires LIMIT ?"
+    "AND (approvals.expires > ? OR (approvals.expires = ? AND approvals.id > ?)) "
+    "ORDER BY approvals.expires, approvals.id LIMIT ?"
 )
 
 
@@ -87,6 +91,7 @@ class Approvals:
         self._metrics = metrics
         self._rules = tuple(rules)
         self._longest = keep_days * 86_400.0 * 0.9  # the job that waits must still be there
+        self._looked = _START
         self.on_decision: Callable[[Job], Awaitable[object]] | None = None
         """Goes on with a job whose approval was decided; None where this process runs no jobs."""
         for number, rule in enumerate(self._rules, 1):
@@ -172,14 +177,17 @@ class Approvals:
             where += " AND approvals.settled IS NULL AND approvals.status = 'waiting' AND approvals.expires > ?"
             where += " AND jobs.status = 'needs'"
             values, order = [*values, self._env.now()], "approvals.asked"
-        rows = await self._database.all(
+        sql = (
             "SELECT approvals.* FROM approvals LEFT JOIN jobs ON jobs.id = approvals.job "
-            f"WHERE {where} ORDER BY {order} LIMIT ?",
-            *values,
-            max(1, min(limit, 1_000)),
+            f"WHERE {where} ORDER BY {order}, approvals.id LIMIT ? OFFSET ?"
         )
-        seen = (row for row in rows if row["owner"] == principal.id or self._may_decide(principal, row))
-        return [self._describe(principal, row) for row in seen]
+        limit, seen = max(1, min(limit, 1_000)), []
+        for offset in range(0, _MOST_READ, _PAGE):
+            rows = await self._database.all(sql, *values, _PAGE, offset)
+            seen += [row for row in rows if row["owner"] == principal.id or self._may_decide(principal, row)]
+            if len(rows) < _PAGE or len(seen) >= limit:
+                break
+        return [self._describe(principal, row) for row in seen[:limit]]
 
     async def show(self, principal: Principal, approval: str) -> dict[str, Any]:
         """One approval, with what the call will be made with: its input, its words, and its files by name and size."""
@@ -258,7 +266,10 @@ class Approvals:
 
     async def settle(self) -> int:
         """Go on with jobs whose approval was decided elsewhere or before a restart, or came too late; how many."""
-        rows = await self._database.all(_UNSETTLED, self._env.now(), _AT_ONCE)
+        expires, last = self._looked
+        rows = await self._database.all(_UNSETTLED, self._env.now(), expires, expires, last, _AT_ONCE)
+        # The next look goes on behind these: many that cannot go on yet keep none of the others waiting.
+        self._looked = (rows[-1]["expires"], rows[-1]["id"]) if len(rows) == _AT_ONCE else _START
         for row in rows:
             if row["status"] == "waiting":
                 ended: Status = "expired" if row["job_status"] == "needs" else "withdrawn"

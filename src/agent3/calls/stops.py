@@ -58,7 +58,9 @@ class Stops:
         self._end_running()
 
     def _end_running(self) -> None:
-        ended = [turn for turn, (call, _) in self._running.items() if self.concerns(call)]
+        # Once each: a second time would cut short what the first has a target do.
+        running = self._running.items()
+        ended = [turn for turn, (call, _) in running if turn not in self._ended and self.concerns(call)]
         for turn in ended:
             self._ended.add(turn)
             self._running[turn][1].cancel()

@@ -15,6 +15,7 @@ import random
 import socket
 import struct
 import threading
+import time
 from collections.abc import Callable
 from contextlib import suppress
 from pathlib import Path
@@ -46,6 +47,7 @@ COUNTS = ".metrics"
 _SOCKET = ".sock"
 _PATIENCE = 2.0
 """Seconds in which another worker must have taken a connection; else it is served here."""
+_PAUSE = 0.2
 BEAT_SECONDS = 1.0
 READY, BEAT, FAILED = b"R", b".", b"F"
 """What a worker tells its supervisor; behind a failure comes its text."""
@@ -181,8 +183,12 @@ class Peers:
         while True:
             try:
                 came, _ = listener.accept()
-            except OSError:
-                return  # closed
+            except OSError as error:
+                if self._listener is not listener:
+                    return  # closed
+                log.warning("connections of other workers cannot be accepted now: %s", error)
+                time.sleep(_PAUSE)  # too many files are open, perhaps; that passes
+                continue
             try:
                 with came:
                     came.settimeout(_PATIENCE)
@@ -197,6 +203,7 @@ class Peers:
                 head += came.recv(_HEAD.size - len(head))
             kind, length = _HEAD.unpack(head)
             if kind == _PROBE:
+                came.sendall(_TAKEN)
                 loop.call_soon_threadsafe(self.on_probe)
             elif handles and self.take is not None and length <= _MOST:
                 data = b""
@@ -204,11 +211,9 @@ class Peers:
                     data += more
                 if len(data) < length:
                     return
-                loop.call_soon_threadsafe(self.take, socket.socket(fileno=handles[0]), data)
-                handles = []
-            else:
-                return
-            came.sendall(_TAKEN)
+                came.sendall(_TAKEN)  # fails where the other has waited too long and serves it itself
+                given, handles = socket.socket(fileno=handles[0]), []
+                loop.call_soon_threadsafe(self.take, given, data)
         finally:
             for handle in handles:
                 os.close(handle)

@@ -25,6 +25,8 @@ __all__ = ["Cipher", "Private", "encrypt_blobs", "encrypt_database"]
 T = TypeVar("T")
 _TEXT = "a3e1:"
 """How an encrypted text begins."""
+_LARGE = 262_144
+"""Bytes beyond which a value is encrypted and decrypted in a thread: it takes longer than going there and back."""
 
 
 class Private(str):
@@ -86,8 +88,8 @@ class _Encrypted:
         return await self._inner.write(lambda tx: work(_Statements(tx, self._cipher)), frees=frees, calm=calm)
 
     async def statement(self, sql: str, *params: object) -> Row | None:
-        row = await self._inner.statement(sql, *_close(self._cipher, params))
-        return None if row is None else _open(self._cipher, row)
+        row = await self._inner.statement(sql, *await _close_aside(self._cipher, params))
+        return None if row is None else await _open_aside(self._cipher, row)
 
     async def gather(self, sql: str, key: str, *params: object) -> Row | None:
         row = await self._inner.gather(sql, key, *_close(self._cipher, params))
@@ -98,7 +100,7 @@ class _Encrypted:
 
     async def one(self, sql: str, *params: object) -> Row | None:
         row = await self._inner.one(sql, *_close(self._cipher, params))
-        return None if row is None else _open(self._cipher, row)
+        return None if row is None else await _open_aside(self._cipher, row)
 
     async def many(self, sql: str, rows: Sequence[Sequence[object]]) -> None:
         await self._inner.many(sql, [_close(self._cipher, row) for row in rows])
@@ -147,6 +149,20 @@ class _Statements:
 
     async def many(self, sql: str, rows: Sequence[Sequence[object]]) -> None:
         await self._inner.many(sql, [_close(self._cipher, row) for row in rows])
+
+
+async def _close_aside(cipher: Cipher, params: Sequence[object]) -> Sequence[object]:
+    """The same as ``_close``; in a thread where it takes long, as for the blobs of a database."""
+    if any(isinstance(value, bytes) and len(value) > _LARGE for value in params):
+        return await asyncio.to_thread(_close, cipher, params)
+    return _close(cipher, params)
+
+
+async def _open_aside(cipher: Cipher, row: Row) -> Row:
+    found = cast("dict[str, Any]", dict(cast("Any", row)))
+    if any(isinstance(value, bytes) and len(value) > _LARGE for value in found.values()):
+        return await asyncio.to_thread(_open, cipher, row)
+    return _open(cipher, row)
 
 
 def _close(cipher: Cipher, params: Sequence[object]) -> Sequence[object]:

@@ -58,7 +58,7 @@ class DatabaseBlobs:
             raise StorageFull(
                 f"A blob in the database has {LARGEST // 1024 // 1024} MiB at most. Let storage.artifacts be a folder."
             )
-        sha256 = hashlib.sha256(data).hexdigest()
+        sha256 = await asyncio.to_thread(_hash, data)
         await self._database.statement(self._note, sha256, data)
         return sha256
 
@@ -67,7 +67,7 @@ class DatabaseBlobs:
         row = await self._database.one("SELECT data FROM blobs WHERE sha256 = ?", check_hash(sha256))
         if row is None or row["data"] is None:
             raise _not_found(sha256)
-        return _verify(sha256, bytes(row["data"]))
+        return await asyncio.to_thread(_verify, sha256, bytes(row["data"]))
 
     async def exists(self, sha256: str) -> bool:
         """Whether a blob of that hash is stored."""
@@ -128,7 +128,7 @@ class ObjectBlobs:
 
     async def put(self, data: bytes) -> str:
         """Store the bytes; return their SHA-256 in hexadecimal."""
-        sha256 = hashlib.sha256(data).hexdigest()
+        sha256 = await asyncio.to_thread(_hash, data)
         until = time.monotonic() + _SECONDS
         # One that is being deleted is waited for: else the deletion could come behind this. After a while its process
         # is taken for dead.
@@ -149,7 +149,7 @@ class ObjectBlobs:
             raise _not_found(sha256)
         if status != 200:
             raise _unexpected("read", sha256, status)
-        return _verify(sha256, body)
+        return await asyncio.to_thread(_verify, sha256, body)
 
     async def exists(self, sha256: str) -> bool:
         """Whether a blob of that hash is stored; its content is not checked."""
@@ -236,8 +236,12 @@ def sign(
     return {**sent, "authorization": f"AWS4-HMAC-SHA256 {credential},SignedHeaders={names},Signature={signature}"}
 
 
+def _hash(data: bytes) -> str:
+    return hashlib.sha256(data).hexdigest()
+
+
 def _verify(sha256: str, data: bytes) -> bytes:
-    if hashlib.sha256(data).hexdigest() != sha256:
+    if _hash(data) != sha256:
         raise Corrupt(f"Blob {sha256} is damaged: its content no longer matches its hash. Store it again.")
     return data
 

@@ -75,7 +75,7 @@ class _Approval(Stage):
         if status == "approved":
             return self._start(call, request)
         why = f": {reason}" if reason else "."
-        text = f"{who} denied it{why}" if status == "denied" else "nobody approved it in time."
+        text = f"{who or 'somebody'} denied it{why}" if status == "denied" else "nobody approved it in time."
         return failed_by(NotApproved(f"{call.agent}.{call.capability} was not done: {text}"))
 
     def _start(self, call: Call, request: Request) -> Call | Failed:
