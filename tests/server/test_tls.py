@@ -185,7 +185,9 @@ def test_an_authority_that_was_replaced_is_no_longer_trusted(tmp_path: Path) -> 
     old, new = Authority(tmp_path), Authority(tmp_path, "New CA")
     trusted = tmp_path / "trusted.pem"
     trusted.write_bytes(old.file.read_bytes())
-    certificate = ListenerCertificate(Server(tls_certificate=str(old.issue("localhost")[0]), tls_client_ca=str(trusted)))
+    certificate = ListenerCertificate(
+        Server(tls_certificate=str(old.issue("localhost")[0]), tls_client_ca=str(trusted))
+    )
 
     def is_let_in(shown: Path) -> bool:
         mine, theirs = (ssl.MemoryBIO(), ssl.MemoryBIO()), (ssl.MemoryBIO(), ssl.MemoryBIO())
@@ -272,10 +274,10 @@ def test_what_was_answered_for_a_certificate_is_not_answered_for_the_same_head_w
 @pytest.mark.parametrize(
     ("server", "client", "says"),
     [
-        (Server(tls_key="x.pem"), None, "need server.tls_certificate"),
-        (Server(tls_certificate="/nowhere/cert.pem"), None, "tls_certificate"),
-        (Server(), Client("a", certificate="subject:x"), "tls_client_ca"),
-        (Server(), Client("a"), "or a certificate"),
+        (Server(port=0, tls_key="x.pem"), None, "need server.tls_certificate"),
+        (Server(port=0, tls_certificate="/nowhere/cert.pem"), None, "tls_certificate"),
+        (Server(port=0), Client("a", certificate="subject:x"), "tls_client_ca"),
+        (Server(port=0), Client("a"), "or a certificate"),
     ],
 )
 def test_what_cannot_work_stops_the_start(server: Server, client: Client | None, says: str) -> None:

@@ -67,7 +67,11 @@ for _name, _place, _help in (
         "agent3.cli.registration:approve",
         "Approve how an agent describes itself by now. Until then it is served as it was.",
     ),
-    ("stop", "agent3.cli.switches:stop", "Stop an agent: its calls are refused, and those that run are ended."),
+    (
+        "stop",
+        "agent3.cli.switches:stop",
+        "Stop an agent: its calls are refused from now on, and those that run are ended.",
+    ),
     ("start", "agent3.cli.switches:start", "Let an agent that was stopped be called again."),
     ("remove", "agent3.cli.registration:remove", "Remove an agent that was added."),
     (

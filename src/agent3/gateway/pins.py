@@ -48,6 +48,8 @@ def definition_of(agent: Agent) -> dict[str, Any]:
         found["card"]["serverInfo"] = {name: value for name, value in info.items() if name != "version"}
     for capability in found.get("capabilities", ()):
         capability.pop("version", None)
+        if isinstance(meta := capability.get("meta"), dict) and meta.pop("confirms", None) and not meta:
+            del capability["meta"]  # said by the protocol, not by the site
         for route in capability.get("routes", ()):
             # Made of the card, and added to agents of earlier versions when they are renewed.
             route.get("meta", {}).pop("origins", None)

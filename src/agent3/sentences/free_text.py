@@ -113,11 +113,32 @@ def _find_refusal(capability: Capability, form: Form, message: str) -> Forbidden
     return None if why is None else Forbidden(why, detect_language(message))
 
 
+_SHORT = 120
+_NOTHING = frozenset({"nothing", "none", "no", "nada", "ninguno", "ninguna"})
+_STOPPING = re.compile(
+    r"(?:please )?(?:stop|halt|abort|quit)(?: (?:it|this|that|now|please))?"
+    r"|i (?:do not|don't|no longer) (?:want|need) (?:it|this|that|anything|to)(?: (?:any ?more|at all|now))?"
+    r"|(?:por favor )?(?:basta|para ya|detente|alto)(?: por favor)?"
+    r"|(?:ya )?no (?:lo |la |los |las )?(?:quiero|necesito)(?: (?:nada|mas|esto|eso))?(?: mas)?"
+)
+"""Words that end a matter in an answer. As a request of their own they may mean something else."""
+
+
 def drops_request(capability: Capability, answer: str) -> bool:
     """Whether an answer to a question about a request drops it: "never mind", "don't create it"."""
     if len(answer) > LONGEST:
         return False
-    return is_withdrawal(answer) or (only_forbids(answer) and _speaks_of(form_of(capability), answer))
+    form = form_of(capability)
+
+    def drops(said: str) -> bool:
+        if is_withdrawal(said) or _STOPPING.fullmatch(fold(said.replace("\u2019", "'")).strip()):
+            return True
+        return only_forbids(said) and _speaks_of(form, said)
+
+    clauses = [clause for clause in re.split(r"[,.;!]+", answer) if clause.strip()]
+    # "nothing" alone may be an answer; "nothing, forget it" is none.
+    clauses = [clause for clause in clauses if fold(clause).strip() not in _NOTHING] if len(clauses) > 1 else clauses
+    return drops(answer) or (len(answer) <= _SHORT and bool(clauses) and all(map(drops, clauses)))
 
 
 def _why_not(capability: Capability, form: Form, message: str) -> Why | None:

@@ -20,7 +20,7 @@ from msgspec.structs import replace
 from agent3.calls.outcomes import UNDERSTOOD, failed_by
 from agent3.calls.step import Aim, Entered, Parts, Step
 from agent3.errors import Agent3Error, Declined, ValidationError
-from agent3.model import Call, Capability, Done, Needs, Outcome, Question, Working, text_of
+from agent3.model import Answer, Call, Capability, Done, Needs, Outcome, Question, Working, text_of
 from agent3.schema import compile as compile_schema
 from agent3.schema.coercion import choices, from_words
 from agent3.sentences import Ask, Forbidden, Understood, drops_request, find_refusal, free_text, read
@@ -43,6 +43,10 @@ Propose = Callable[[Capability, str, Ask], Awaitable[Understood | None]]
 
 _ASKED, _KEPT = "agent3:sentence", "agent3:understood"
 """Keys of the state of a turn that ended with a question of ours, or of the target after we had read a message."""
+
+
+_ASKING_FOR_VALUES = frozenset({"local", "mcp"})
+"""Protocols whose questions ask for a value; the others converse."""
 
 
 class _Open(Struct, omit_defaults=True):
@@ -70,6 +74,8 @@ class Resolve(Step):
 
     def enter(self, call: Call) -> Entered:
         state = call.state
+        if call.entry == "answer" and not (isinstance(state, dict) and _ASKED in state):
+            call = _read_withdrawal(call)
         if isinstance(state, dict) and _KEPT in state:
             call.live.understood = state[_KEPT]
             return replace(call, input=state[_KEPT]["input"], state=state.get("state"))
@@ -119,6 +125,9 @@ class Resolve(Step):
             whole = {}  # a turn that goes on with what its target keeps
         if isinstance(whole, Forbidden):
             return self._refuse(whole)
+        if whole and asked:
+            # What was said first was not understood: that this is wanted at all is a guess.
+            return self._confirm(call, _Open(whole, [*whole], detect_language(message)))
         if whole is not None:
             return replace(call, input=whole)
         return self._read_sentence(call, message, agent, asked=asked)
@@ -133,8 +142,9 @@ class Resolve(Step):
         reading = await asyncio.to_thread(read, capability, message, now, agent=agent)
         if isinstance(reading, Forbidden):
             return self._refuse(reading)
-        if asked and isinstance(reading, Ask) and _says_all(capability, reading):
-            # Said as an answer, a value needs no verb: "4". It is confirmed all the same.
+        if asked and (isinstance(reading, Understood) or _says_all(capability, reading)):
+            # Said as an answer, a value needs no verb: "4". It is confirmed all the same, for nobody knows yet whether
+            # this capability was meant by what was not understood before.
             reading = Understood(reading.input, guessed=tuple(reading.input))
         if isinstance(reading, Ask) and self._propose is not None:
             try:
@@ -156,7 +166,8 @@ class Resolve(Step):
         Websites do the same with commands. Input that is given as such is not asked about.
         """
         capability, hints = call.live.capability, call.live.capability.hints
-        if not known.confirmed and (hints.consequential or (known.guessed and not hints.read_only)):
+        sure = not hints.consequential or capability.meta.get("confirms") == "itself"
+        if not known.confirmed and (not sure or (known.guessed and not hints.read_only)):
             return _ask((ask_confirmation(capability, known.input, known.language),), known)
         return self._start(call, known)
 
@@ -224,6 +235,26 @@ def _as_start(call: Call) -> Call:
     """The turn that answers our questions, as the first one of its target."""
     route = call.route or (call.routes[0] if len(call.routes) == 1 else None)
     return replace(call, entry="start", state=None, questions=(), route=route)
+
+
+def _read_withdrawal(call: Call) -> Call:
+    """Words that drop the matter, said to a question of the target: they decline it and are no value of it.
+
+    An agent that converses reads them itself. Options of the question, and what is quoted, are values.
+    """
+    capability = call.live.capability
+    if capability.meta.get("reads") == "messages" or not any(
+        route.protocol in _ASKING_FOR_VALUES for route in call.routes
+    ):
+        return call
+    declined = {
+        question.id: Answer("decline")
+        for question in call.questions
+        if (answer := call.answers.get(question.id)) is not None
+        and answer.action == "accept"
+        and _is_no(capability, question, _unwrap(question, answer.data))
+    }
+    return replace(call, answers={**call.answers, **declined}) if declined else call
 
 
 def _unwrap(question: Question, said: Any) -> Any:

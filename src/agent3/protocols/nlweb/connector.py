@@ -319,6 +319,7 @@ def agent_of(interface: NLWebInterface) -> Agent:
                 routes=(replace(route, target=name),),
                 price=Price(call=info.cost),
                 timeout=_SECONDS,
+                meta={"confirms": "itself"},
             )
         )
     if capabilities and all(capability.name != COMMAND for capability in capabilities):
