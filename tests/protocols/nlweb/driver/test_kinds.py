@@ -148,6 +148,8 @@ SAYING = {
     "in the button's cell": "<table><tr><td>Pie</td><td>{button}<p id=m></p></td></tr></table>",
     "list of errors": "{button}<ul class=form-errors><li id=m></li></ul>",
     "list in an alert": "{button}<div role=alert><ul><li id=m></li></ul></div>",
+    "links of a summary": "{button}<div class=error-summary><h2>Oh</h2><ul><li><a href='#q' id=m></a></li></ul></div>",
+    "heading of an alert": "{button}<div role=alert><h4 id=m></h4></div>",
     "row of a form": "<form onsubmit='return false'><table><tr><td><label for=q>How many</label></td>"
     "<td><input id=q></td><td id=m></td></tr></table>{button}</form>",
     "toast": "<ul><li>Pie {button}</li></ul><div class=toast id=m></div>",

@@ -476,16 +476,19 @@ class _Operator:
         After a press with consequences a heading may do so as well: "Payment declined".
         """
         serious = (act.control.sends and not act.control.searches) or has_consequences(act.control.name)
-        owner, said = None, list[str]()
+        owner, said, found = None, list[str](), set[str]()
         known = [line for frame in before for line in frame if not line.startswith("\x00")]
         with suppress(playwright().Error):
             owner = await element.owner_frame()
         for frame in self._page.frames if refusing else ():
             for pressed in (element, None) if frame is owner else (None,):
                 with suppress(playwright().Error):
-                    said += await frame.evaluate(_SAID, [[*refusing], known, serious, pressed])
+                    read = await frame.evaluate(_SAID, [[*refusing], known, serious, pressed])
+                    said += [message for _, message in read if message]
+                    found |= {line for (line, _), (here, _) in zip(refusing, read, strict=True) if here}
                     break
-        return said
+        # What stands nowhere any more, or cannot be found again, was said all the same.
+        return said + [line for line, _ in refusing if line not in found]
 
     async def _is_chosen(self, act: Act, element: ElementHandle) -> bool:
         """Whether an option that was pressed is the chosen one now, or what its list belongs to shows it."""
@@ -655,18 +658,16 @@ menus => {
 # have any name, unless it stands in an alert or in a list of errors, or beside the very button that was pressed.
 _SAID = r"""
 ([refusing, known, serious, pressed]) => {
+  const roots = [document];
+  for (const one of roots) for (const {shadowRoot} of one.querySelectorAll("*")) if (shadowRoot) roots.push(shadowRoot);
   const plain = text => String(text ?? "").replace(/\b\d{1,2}:\d{2}(?::\d{2})?\b/g, "").replace(/\s+/g, "")
     .toLowerCase();
-  const inside = node => [...(node.shadowRoot?.children ?? []), ...node.children]
-    .filter(one => !["SCRIPT", "STYLE", "TEMPLATE", "NOSCRIPT"].includes(one.tagName));
-  const textOf = node => node.shadowRoot || node.querySelector?.("script,style,template")
-    ? [...(node.shadowRoot ? node.shadowRoot.childNodes : []), ...node.childNodes].map(textOf).join("")
-    : ["SCRIPT", "STYLE", "TEMPLATE"].includes(node.tagName) ? "" : node.textContent;
-  const holders = (node, line) => {
-    const found = inside(node).filter(one => plain(textOf(one)).includes(line) && one.checkVisibility());
-    return found.length ? found.flatMap(one => holders(one, line)) : [node];
+  const has = (node, text) => plain(node.innerText).includes(text);
+  const holders = (node, text) => {
+    const found = [...node.children].filter(one => has(one, text) && one.checkVisibility?.());
+    return found.length ? found.flatMap(one => holders(one, text)) : [node];
   };
-  const old = node => known.some(line => plain(line).includes(plain(textOf(node))));
+  const old = node => known.some(line => plain(line).includes(plain(node.innerText)));
   const up = node => node.parentElement ?? node.getRootNode().host ?? null;
   const words = node => [node.getAttribute("class"), node.id].join(" ").replace(/([a-z])([A-Z])/g, "$1 $2")
     .toLowerCase().split(/[^a-z]+/);
@@ -680,8 +681,9 @@ _SAID = r"""
   const headed = node => Boolean(node.querySelector(`:scope > :is(${headings})`));
   const alike = node => [...(node.parentElement?.children ?? [])].filter(one => one !== node && node.className
     && one.className === node.className);
+  const called = node => words(node).some(word => ["card", "tile", "item"].includes(word));
   const isCard = node => /^(DIV|SECTION)$/.test(node.tagName) && alike(node).length > 0
-    && ((headed(node) && alike(node).some(headed)) || words(node).some(word => ["card", "tile", "item"].includes(word)));
+    && ((headed(node) && alike(node).some(headed)) || called(node));
   // A row of a form that is laid out as a table or a list: a field with its label.
   const typed = "input:not([type=checkbox],[type=radio],[type=submit],[type=button],[type=hidden]),select,textarea";
   const asks = node => Boolean(node.closest("form") && node.querySelector("label") && node.querySelector(typed));
@@ -693,8 +695,8 @@ _SAID = r"""
         const cell = at.closest("td,th,[role=cell],[role=gridcell]");
         return !cell || Boolean(pressed && cell.contains(pressed)) || asks(cell.closest("tr,[role=row]") ?? cell);
       }
-      if (at.matches(names)) return false;
-      if (at.matches(headings) && !serious) return false;
+      if (at.matches(names)) return inAlert(at);
+      if (at.matches(headings) && !serious) return inAlert(at);
       if (at.matches(cells) || at.matches(entries) || isCard(at)) {
         const beside = pressed && at !== node && at.contains(pressed) && !node.closest(headings) && !old(node);
         return Boolean(beside) || asks(at.closest("tr,[role=row]") ?? at) || inAlert(at);
@@ -707,11 +709,13 @@ _SAID = r"""
       if (at.matches("[role=alert],[role=alertdialog]") || words(at).some(word => marks.has(word))) return true;
     return false;
   };
-  if (!document.body) return [];
-  return refusing.flatMap(([line, word]) => holders(document.body, plain(line))
-    .flatMap(node => holders(node, plain(word))).filter(isMessage).slice(0, 1)
-    .map(node => node.innerText.replace(/\s+/g, " ").trim())
-    .map(text => text && text.length < line.length ? text : line));
+  const tops = [document.body, ...roots.slice(1).flatMap(root => [...root.children])].filter(node => node?.innerText);
+  return refusing.map(([line, word]) => {
+    const found = tops.filter(node => has(node, plain(line))).flatMap(node => holders(node, plain(line)));
+    const message = found.flatMap(node => holders(node, plain(word))).find(isMessage);
+    const text = message?.innerText.replace(/\s+/g, " ").trim();
+    return [found.length > 0, !message ? "" : text && text.length < line.length ? text : line];
+  });
 }
 """
 _DIALOG = r"""
