@@ -110,7 +110,9 @@ def test_what_a_model_proposes_is_done_kept_and_then_runs_without_it(site: Site,
 def test_a_kept_action_is_done_only_where_the_page_shows_it(tmp_path: Path) -> None:
     with LLMServer(act(*RIGHT)) as server, Site(dict(PAGES)) as site:
         assert drive(site, server, SENTENCE, tmp_path)[0].complete
-        deaf = HELP.replace("<form method=post action=/sent>", "<form method=post action=/sent onsubmit='return false'>")
+        deaf = HELP.replace(
+            "<form method=post action=/sent>", "<form method=post action=/sent onsubmit='return false'>"
+        )
         site.pages["/"] = deaf  # the button is there, and does nothing any more
         driven, page, _ = drive(site, server, SENTENCE.replace("knee problem", "ankle problem"), tmp_path)
         assert page["title"] != "Sent"
