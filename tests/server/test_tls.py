@@ -11,7 +11,6 @@ import ssl
 import urllib.error
 import urllib.request
 from collections.abc import Callable
-from contextlib import suppress
 from pathlib import Path
 from typing import Any
 
@@ -179,38 +178,6 @@ def test_a_changed_certificate_is_taken_and_a_broken_one_is_not(tmp_path: Path) 
     _, third = authority.issue("localhost")
     assert certificate.reload()
     assert served() == third
-
-
-def test_an_authority_that_was_replaced_is_no_longer_trusted(tmp_path: Path) -> None:
-    old, new = Authority(tmp_path), Authority(tmp_path, "New CA")
-    trusted = tmp_path / "trusted.pem"
-    trusted.write_bytes(old.file.read_bytes())
-    certificate = ListenerCertificate(
-        Server(tls_certificate=str(old.issue("localhost")[0]), tls_client_ca=str(trusted))
-    )
-
-    def is_let_in(shown: Path) -> bool:
-        mine, theirs = (ssl.MemoryBIO(), ssl.MemoryBIO()), (ssl.MemoryBIO(), ssl.MemoryBIO())
-        client = context(old, shown).wrap_bio(theirs[0], theirs[1])
-        server = certificate.context.wrap_bio(mine[0], mine[1], server_side=True)
-        for _ in range(10):
-            with suppress(ssl.SSLWantReadError):
-                client.do_handshake()
-            mine[0].write(theirs[1].read())
-            try:
-                server.do_handshake()
-            except ssl.SSLWantReadError:
-                pass
-            except ssl.SSLCertVerificationError:
-                return False
-            theirs[0].write(mine[1].read())
-        return bool(server.getpeercert(binary_form=True))
-
-    before, after = old.issue("before")[0], new.issue("after")[0]
-    assert (is_let_in(before), is_let_in(after)) == (True, False)
-    trusted.write_bytes(new.file.read_bytes())
-    assert certificate.reload()
-    assert (is_let_in(before), is_let_in(after)) == (False, True)
 
 
 def test_a_client_is_known_by_its_certificate_and_a_stranger_is_not(tmp_path: Path) -> None:

@@ -142,7 +142,7 @@ class Resolve(Step):
         reading = await asyncio.to_thread(read, capability, message, now, agent=agent)
         if isinstance(reading, Forbidden):
             return self._refuse(reading)
-        if asked and (isinstance(reading, Understood) or _says_all(capability, reading)):
+        if asked and (_lacks_verb(reading) if isinstance(reading, Understood) else _says_all(capability, reading)):
             # Said as an answer, a value needs no verb: "4". It is confirmed all the same, for nobody knows yet whether
             # this capability was meant by what was not understood before.
             reading = Understood(reading.input, guessed=tuple(reading.input))
@@ -235,6 +235,11 @@ def _as_start(call: Call) -> Call:
     """The turn that answers our questions, as the first one of its target."""
     route = call.route or (call.routes[0] if len(call.routes) == 1 else None)
     return replace(call, entry="start", state=None, questions=(), route=route)
+
+
+def _lacks_verb(reading: Understood) -> bool:
+    """Whether nothing that was said is about what the capability does."""
+    return all(role != "capability" for _, role in reading.used)
 
 
 def _read_withdrawal(call: Call) -> Call:
