@@ -386,7 +386,10 @@ def test_words_that_answer_what_was_not_understood_are_judged_as_a_start(by_rule
             assert isinstance(asked, Needs)
             assert [question.id for question in asked.questions] == ["agent3:again"]
             assert asked.job
-            then = await server.gateway.reply(BOB, asked.job, "something bad")
+            sure = await server.gateway.reply(BOB, asked.job, "something bad")
+            assert isinstance(sure, Needs)
+            assert [question.id for question in sure.questions] == ["agent3:confirm"]
+            then = await server.gateway.reply(BOB, asked.job, "yes")
             assert sent == []
             if by_rule:
                 assert isinstance(then, Failed)
@@ -493,5 +496,22 @@ def test_calls_that_cannot_go_on_yet_keep_no_others_waiting(monkeypatch: pytest.
             for _ in range(20):  # a look of the gateway's own may come between
                 await approvals.settle()
             assert set(tried) == set(jobs)
+
+    run(story())
+
+
+@pytest.mark.parametrize(
+    ("rule", "says"),
+    [
+        (ApprovalRule(arguments={"amount": "=> 100"}), "is not a comparison"),
+        (ApprovalRule(arguments={"amount": "> much"}), "not a number"),
+        (ApprovalRule(hours=-3), "below 0"),
+    ],
+)
+def test_a_rule_that_would_never_ask_stops_the_start(rule: ApprovalRule, says: str) -> None:
+    async def story() -> None:
+        with pytest.raises(SetupError, match=says):
+            async with build(settings(rule), [Bank().agent]):
+                pass
 
     run(story())

@@ -18,7 +18,7 @@ from msgspec import Struct, UnsetType
 from agent3.calls.jobs import Job
 from agent3.calls.jobs.rows import decode_job
 from agent3.env import Env
-from agent3.errors import AccessError, Agent3Error, Conflict, NotFound, TurnTaken
+from agent3.errors import AccessError, Agent3Error, Conflict, NotFound, SetupError, TurnTaken
 from agent3.model import Call, Capability, Event, Needs, Part, Principal, Question, text_of
 from agent3.observe.logs import get as logger
 from agent3.observe.metrics import Metrics
@@ -96,6 +96,8 @@ class Approvals:
         """Goes on with a job whose approval was decided; None where this process runs no jobs."""
         for number, rule in enumerate(self._rules, 1):
             check_conditions(rule.arguments, f"approvals, rule {number}")
+            if rule.hours < 0:
+                raise SetupError(f"approvals, rule {number}: hours = {rule.hours:g}. It must not be below 0.")
 
     # Asking
 

@@ -31,6 +31,8 @@ def check_conditions(conditions: Mapping[str, str], where: str) -> None:
         sign, wanted = _split(condition)
         if sign in (">", ">=", "<", "<=") and _number(wanted) is None:
             raise SetupError(f"{where}: {name} = {condition!r} compares with {wanted!r}, which is not a number.")
+        if sign and wanted.lstrip()[:1] in ("<", ">", "=", "!", "~"):
+            raise SetupError(f"{where}: {name} = {condition!r} is not a comparison. Known are > >= < <= = and !=.")
         if not name or name.count(".") >= _DEEPEST:
             raise SetupError(f"{where}: {name!r} is not the name of an argument, such as amount or customer.country.")
 

@@ -1,0 +1,79 @@
+"""What is said to a question: words that drop the matter are no value, and a bare value starts nothing unasked."""
+
+from __future__ import annotations
+
+import asyncio
+
+import pytest
+
+from agent3 import Context, LocalAgent
+from agent3.gateway import Caller, CallRequest
+from agent3.model import LOCAL, Done, Failed, Needs, Outcome
+from agent3.server.build import build
+from agent3.settings import Settings, Storage
+
+ME = Caller(LOCAL, "rest")
+DROPPED = ("do not order it", "cancel", "stop", "I don't want it anymore", "nothing, forget it", "no quiero nada")
+
+
+def shop(done: list[str]) -> LocalAgent:
+    agent = LocalAgent("shop")
+
+    @agent.capability(replay=True)
+    async def order(ctx: Context, size: str) -> str:
+        """Order a pizza."""
+        done.append(topping := await ctx.ask("Which topping?"))
+        return f"{size} {topping}"
+
+    return agent
+
+
+def files(done: list[str]) -> LocalAgent:
+    agent = LocalAgent("files")
+
+    @agent.capability
+    def delete_file(path: str) -> str:
+        """Delete a file."""
+        done.append(path)
+        return "deleted"
+
+    return agent
+
+
+@pytest.mark.parametrize("said", [*DROPPED, "mushrooms", "nothing"])
+def test_an_answer_that_drops_the_matter_declines_the_question_of_a_function(said: str) -> None:
+    done: list[str] = []
+
+    async def story() -> Outcome:
+        async with build(Settings(storage=Storage(url="sqlite://")), [shop(done)]) as server:
+            asked = await server.gateway.call(ME, CallRequest(agent="shop", capability="order", input={"size": "L"}))
+            assert isinstance(asked, Needs)
+            assert asked.job is not None
+            return await server.gateway.reply(ME, asked.job, said)
+
+    outcome = asyncio.run(story())
+    if said in DROPPED:
+        assert isinstance(outcome, Failed)
+        assert (outcome.code, done) == ("declined", [])
+    else:
+        assert isinstance(outcome, Done)
+        assert done == [said]
+
+
+@pytest.mark.parametrize("first", ["print /tmp/a.txt", "undelete /tmp/a.txt", "back up the file /tmp/a.txt"])
+def test_a_bare_value_after_a_verb_that_was_not_understood_is_confirmed_with_what_will_be_done(first: str) -> None:
+    done: list[str] = []
+
+    async def story() -> None:
+        async with build(Settings(storage=Storage(url="sqlite://")), [files(done)]) as server:
+            asked = await server.gateway.call(ME, CallRequest(agent="files", message=first))
+            assert isinstance(asked, Needs), asked
+            assert asked.job is not None
+            then = await server.gateway.reply(ME, asked.job, "/tmp/a.txt")
+            assert isinstance(then, Needs), then
+            assert "delete_file" in then.questions[0].text
+            assert done == []
+            assert isinstance(await server.gateway.reply(ME, asked.job, "yes"), Done)
+            assert done == ["/tmp/a.txt"]
+
+    asyncio.run(story())
