@@ -238,6 +238,8 @@ def test_cache_tells_callers_versions_inputs_and_modes_apart_and_forgets() -> No
     assert len(target.calls) == 1
     others: list[dict[str, Any]] = [
         {"principal": Principal("bob")},
+        {"principal": Principal("bob", scopes=frozenset({"few"}))},
+        {"principal": Principal("bob", tenant="t")},
         {"version": "2"},
         {"input": {"a": 2}},
         {"input": None, "parts": (Part(text="{}"),)},
@@ -249,10 +251,10 @@ def test_cache_tells_callers_versions_inputs_and_modes_apart_and_forgets() -> No
         through(step, target, a_call(IDEMPOTENT, **{**first, **other}))
         assert len(target.calls) == number, other
     through(step, target, a_call(IDEMPOTENT, entry="answer", **first))
-    assert len(target.calls) == 9, "only a start is answered from the cache"
+    assert len(target.calls) == 11, "only a start is answered from the cache"
     world.advance(60.0)
     through(step, target, a_call(IDEMPOTENT, **first))
-    assert len(target.calls) == 10, "its time is over"
+    assert len(target.calls) == 12, "its time is over"
 
 
 def test_cache_keeps_no_failure_and_no_more_than_it_may() -> None:

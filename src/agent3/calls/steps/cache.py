@@ -80,7 +80,8 @@ class Cache(Step):
             if not capability.cache_ttl or call.entry != "start" or not call.idempotent:
                 return await inner(call)
             version = (capability.version, capability.meta.get(EPOCH))
-            who_and_what = (call.principal.id, call.agent, call.capability, version)
+            who = (call.principal.id, call.principal.tenant, sorted(call.principal.scopes))
+            who_and_what = (who, call.agent, call.capability, version)
             try:
                 asked = _sorted.encode((who_and_what, call.input, call.parts, call.input_mode))
             except (TypeError, ValueError, RecursionError):
