@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import os
 import signal
+import sys
 from pathlib import Path
 
 import pytest
@@ -10,6 +12,11 @@ from hypothesis import HealthCheck, settings
 
 from agent3.directory import meaning
 from agent3.storage import disk_space
+
+# Where a shell forbids to keep compiled files, every run would rewrite the asserts of all tests again (20 s of a
+# processor), and each of hundreds of processes would compile all of agent3 for itself.
+os.environ.pop("PYTHONDONTWRITEBYTECODE", None)
+sys.dont_write_bytecode = False
 
 # How long an example takes says something about the machine, not about the code. Examples are the same in every run;
 # --hypothesis-profile=random draws new ones.
