@@ -1,7 +1,7 @@
 """The protocol in examples/protocols, installed as any other package would be: nothing in agent3 knows it.
 
-The gateway, the command line and the agent are processes of their own; only the folder of the package tells them apart
-from those that do not speak it.
+The gateway and the agent are programs that load everything, the commands forks of one that has; only the folder of the
+package tells them apart from those that do not speak it.
 """
 
 from __future__ import annotations
@@ -25,6 +25,7 @@ import pytest
 from mcp import types
 from mcp.client.client import Client
 
+from tests.support.forks import run_forked
 from tests.support.gateway import ROOT, Door, environment
 
 EXAMPLE = ROOT / "examples" / "protocols"
@@ -32,7 +33,7 @@ SECONDS = 120.0
 KEY = "a-key-of-sixteen-letters"
 
 pytestmark = pytest.mark.timeout(600)
-"""Every command is a program that loads everything, and a busy machine may take many seconds for each."""
+"""Every gateway is a program that loads everything, and a busy machine may take many seconds for each."""
 
 
 class Running:
@@ -104,16 +105,8 @@ class House(Door):
         self.installed, self.data, self.served, self.port = installed, data, served, int(port[1])
 
     def agent3(self, *arguments: str, **more: str) -> subprocess.CompletedProcess[str]:
-        return subprocess.run(
-            [sys.executable, "-m", "agent3", *arguments],
-            env=surroundings(self.installed, self.data, **more),
-            cwd=self.data,
-            stdin=subprocess.DEVNULL,
-            capture_output=True,
-            text=True,
-            timeout=SECONDS,
-            check=False,
-        )
+        env = surroundings(self.installed, self.data, **more)
+        return run_forked(arguments, env=env, cwd=self.data, stdin="", timeout=SECONDS)
 
     def say(self, **request: Any) -> list[dict[str, Any]]:
         """What the door of the protocol answers to a client of a few lines."""
@@ -359,13 +352,19 @@ def test_its_door_refuses_what_every_door_refuses(home: House) -> None:
         assert json.loads(replies.readline())["code"] == "parse_error"
 
 
-def test_its_door_asks_for_the_key_of_a_client(installed: Path, tmp_path: Path) -> None:
+def test_its_door_asks_for_the_key_of_a_client_and_stops_with_the_gateway(installed: Path, tmp_path: Path) -> None:
     (tmp_path / "agent3.toml").write_text('[[clients]]\nid = "me"\nkey = "env:MY_KEY"\n')
     with house(installed, tmp_path, MY_KEY=KEY) as home:
         request = {"type": "call", "agent": "echo", "capability": "say", "input": {"message": "hello"}}
         assert home.say(**request)[0]["code"] == "unauthenticated"
         assert home.say(**request, key="not-the-key-at-all")[0]["code"] == "unauthenticated"
         assert home.say(**request, key=KEY) == [{"type": "result", "value": "hello"}]
+
+        # It stops with the gateway.
+        assert home.served.stop() == 0
+        with pytest.raises(ConnectionRefusedError):
+            home.say(type="hello")
+        assert "Traceback" not in (tmp_path / "stderr.log").read_text()
 
 
 def test_a_gateway_calls_an_agent_of_another_by_its_door(home: House, installed: Path, tmp_path: Path) -> None:
@@ -375,12 +374,3 @@ def test_a_gateway_calls_an_agent_of_another_by_its_door(home: House, installed:
         assert other.agent3("add", f"jsonl://127.0.0.1:{home.port}/pizza", "--name", "far").returncode == 0
         done = other.call("far", "a large tuna pizza", capability="order").json
         assert done["result"]["status"] == "confirmed"
-
-
-def test_it_stops_with_the_gateway(installed: Path, tmp_path: Path) -> None:
-    with house(installed, tmp_path) as home:
-        assert home.say(type="hello", agent="echo")[0]["name"] == "Echo"
-        assert home.served.stop() == 0
-        with pytest.raises(ConnectionRefusedError):
-            home.say(type="hello")
-        assert "Traceback" not in (tmp_path / "stderr.log").read_text()

@@ -98,7 +98,7 @@ def test_a_flaky_peer_is_judged_by_what_was_done() -> None:
 
 
 def test_calls_to_a_flaky_peer_are_answered_and_not_doubled() -> None:
-    result = flaky_peer.flaky_peer(3, calls=40)
+    result = flaky_peer.flaky_peer(3, calls=15)
     assert not any(result[name] for name in ("unanswered", "wrong_answers", "done_twice", "told_done_and_not_done"))
 
 

@@ -13,7 +13,7 @@ from msgspec.structs import replace
 from agent3.calls.jobs import Jobs
 from agent3.calls.order import Chain
 from agent3.calls.runner import converse
-from agent3.env import REAL
+from agent3.env import REAL, SeededEnv
 from agent3.errors import AgentNotFound, Conflict, JobNotFound, StorageError, TurnTaken
 from agent3.model import (
     Answer,
@@ -211,7 +211,7 @@ def test_joining_detached_work_by_its_key_does_not_wait() -> None:
         toy = Toy()
         async with home(toy.agent) as here:
             first = await here.call("wait", {}, key="k", detach=True)
-            again = await asyncio.wait_for(here.call("wait", {}, key="k", detach=True), 1)
+            again = await asyncio.wait_for(here.call("wait", {}, key="k", detach=True), 60)
             assert job_of(again) == job_of(first)
             toy.go.set()
             assert isinstance(await here.runner.wait(CLIENT, job_of(first), 60), Done)
@@ -220,17 +220,17 @@ def test_joining_detached_work_by_its_key_does_not_wait() -> None:
 
 
 def test_a_refused_call_can_be_made_again_with_its_key() -> None:
-    settings = Settings(calls=QUIET.calls, limits=Limits(per_minute=600, burst=1), server=QUIET.server)
+    settings = Settings(calls=QUIET.calls, limits=Limits(per_minute=1, burst=1), server=QUIET.server)
 
     async def story() -> None:
-        toy = Toy()
-        async with home(toy.agent, settings=settings) as here:
+        toy, world = Toy(), SeededEnv(time=REAL.now())
+        async with home(toy.agent, settings=settings, env=world) as here:
             await here.call("echo", {"text": "1"})
             refused = await here.call("echo", {"text": "2"}, key="k")
             assert isinstance(refused, Failed)
             assert refused.code == "rate_limited"
             assert refused.retry_after is not None
-            await asyncio.sleep(refused.retry_after + 0.01)
+            world.advance(refused.retry_after + 0.01)
             assert isinstance(await here.call("echo", {"text": "2"}, key="k"), Done)
 
     run(story())

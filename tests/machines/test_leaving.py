@@ -166,7 +166,8 @@ def test_who_leaves_is_followed_at_once(lasting_url: str) -> None:
 
 @pytest.mark.postgres
 @pytest.mark.timeout(400)
-def test_no_call_fails_while_both_are_restarted() -> None:
+def test_no_call_fails_while_both_are_restarted(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(two_gateways, "CALLERS", 5)
     url = new_database_url()
 
     async def story() -> tuple[dict[str, Any], Counter[str]]:

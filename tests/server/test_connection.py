@@ -90,8 +90,8 @@ def drip(connection: socket.socket, piece: bytes, seconds: float) -> bool:
     ids=["silent", "line", "header", "blank"],
 )
 def test_a_connection_that_does_not_finish_its_headers_is_closed(port: int, begun: bytes) -> None:
+    started = time.monotonic()
     with connected(port) as connection:
-        started = time.monotonic()
         connection.sendall(begun)
         assert connection.recv(1000) == b""
         assert time.monotonic() - started > SECONDS * 0.9

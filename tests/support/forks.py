@@ -116,6 +116,7 @@ def _command(words: list[str], env: dict[str, str], cwd: str, files: tuple[str, 
     sys.stderr = os.fdopen(2, "w", encoding="utf-8", buffering=1, closefd=False)
     os.environ.clear()
     os.environ.update(env)
+    sys.path[:0] = filter(None, env.get("PYTHONPATH", "").split(os.pathsep))
     os.chdir(cwd)
     sys.argv = words
     try:

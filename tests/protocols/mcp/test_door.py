@@ -89,7 +89,7 @@ def yes(**content: Any) -> wire.ElicitResult:
     return wire.ElicitResult(action="accept", content=content)
 
 
-@every_way
+@over_http
 def test_tools_are_listed_by_name_with_their_hints(way: Way) -> None:
     async def story() -> None:
         async with talking(way) as client:
@@ -108,7 +108,7 @@ def test_tools_are_listed_by_name_with_their_hints(way: Way) -> None:
     run(story())
 
 
-@every_way
+@over_http
 def test_an_object_comes_as_structured_content_and_as_one_text(way: Way) -> None:
     async def story() -> None:
         async with talking(way) as client:
@@ -135,7 +135,7 @@ def test_a_list_is_wrapped_where_the_era_wants_objects_and_its_schema_with_it(wa
     run(story())
 
 
-@every_way
+@over_http
 def test_an_unknown_tool_is_a_protocol_error_with_the_nearest_names(way: Way) -> None:
     async def story() -> None:
         async with talking(way) as client:
