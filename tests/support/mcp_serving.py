@@ -39,7 +39,9 @@ async def served(door: MCPDoor) -> AsyncIterator[str]:
 
     app = Starlette(routes=[Route("/mcp", endpoint=door.asgi())], lifespan=lifespan)
     listener = socket.create_server(("127.0.0.1", 0))
-    config = uvicorn.Config(app, log_config=None, ws="none", lifespan="on", timeout_graceful_shutdown=1)
+    config = uvicorn.Config(
+        app, log_config=None, ws="none", lifespan="on", timeout_graceful_shutdown=1, timeout_keep_alive=300
+    )
     server = uvicorn.Server(config)
     serving = asyncio.create_task(server.serve(sockets=[listener]))
     try:

@@ -664,7 +664,7 @@ def test_a_client_that_leaves_cancels_its_call(server: MCPServer, mounted: bool)
         run(story(url))
 
 
-def test_ten_thousand_tools_come_in_pages_that_are_made_once(
+def test_thousands_of_tools_come_in_pages_that_are_made_once(
     server: MCPServer, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     listings: list[Any] = []
@@ -676,7 +676,7 @@ def test_ten_thousand_tools_come_in_pages_that_are_made_once(
 
     monkeypatch.setattr(RequestHandlers, "list_tools", list_tools)
     parameters = [ToolParameter(name="origin", required=True)]
-    for number in range(10_000):
+    for number in range(2_000):
         server.register_tool(ToolDefinition(name=f"tool_{number:05d}", parameters=parameters), lambda origin: origin)
 
     async def pages(http: aiohttp.ClientSession, url: str) -> list[str]:
@@ -691,15 +691,16 @@ def test_ten_thousand_tools_come_in_pages_that_are_made_once(
             cursor = {"cursor": body["result"]["nextCursor"]}
 
     async def story(url: str) -> None:
-        async with aiohttp.ClientSession() as http:
+        # A connection for each page: one that is kept ends after five seconds of silence, which a slow machine reaches.
+        async with aiohttp.ClientSession(connector=aiohttp.TCPConnector(force_close=True)) as http:
             first = await pages(http, url)
             made = len(listings)
-            assert made == 21
-            assert len(set(first)) == 10_002
+            assert made == 5
+            assert len(set(first)) == 2_002
             assert await pages(http, url) == first
             assert len(listings) == made
             server.unregister("tool_00000")
-            assert len(await pages(http, url)) == 10_001
+            assert len(await pages(http, url)) == 2_001
 
     with server.listening() as url:
         run(story(url))
