@@ -34,11 +34,11 @@ meaning.load_encoder = lambda: None  # type: ignore[assignment]
 # Hundreds of databases are left behind in folders that pytest keeps; with eight megabytes kept back each, that adds up.
 disk_space.RESERVE = 128 * 1024
 
-# The files that take longest, by what they start: begun first, they leave no worker alone at the end.
+# The files that take most of a processor, with all that they start: begun first, they leave no worker alone at the end.
 LONGEST = """
-    test_docs test_tale test_bench test_matrix test_web_commands test_door test_leaving test_faults test_visits
-    test_example_protocol test_adding test_executor test_serving test_connector test_main test_demo_sites test_healer
-    test_wrong_clicks test_banners test_website_examples test_driver test_agent_endpoints test_scripts test_reload
+    test_docs test_bench test_tale test_web_commands test_door test_matrix test_connector test_leaving test_faults
+    test_serving test_executor test_main test_adding test_example_protocol test_demo_sites test_wrong_clicks test_healer
+    test_visits test_website_examples test_banners test_driver test_agent_endpoints test_scripts test_reload
 """.split()
 
 

@@ -58,13 +58,14 @@ class Shop:
 
     def refuses(self, html: str, selector: str, /, saying: str = "", **parameters: Any) -> ElementMissing:
         """The error of a click that was not done."""
+        said = ""
         for seconds in PATIENCE:
             with pytest.raises(ElementMissing) as caught:
                 self.click(html, selector, seconds, **parameters)
             assert self._play.page.title() == "nothing"
-            if saying in str(caught.value):
+            if saying in (said := str(caught.value)):
                 return caught.value
-        raise AssertionError(f"it was refused without {saying!r}: {caught.value}")
+        raise AssertionError(f"it was refused without {saying!r}: {said}")
 
     def accept(self, *names: str) -> None:
         bridge.run(Heals(self.store).accept(names, "ann"))
