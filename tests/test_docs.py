@@ -11,10 +11,8 @@ import re
 import shutil
 import subprocess
 import sys
-import threading
 import tomllib
 from collections.abc import Iterator, Mapping
-from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, get_type_hints
@@ -33,6 +31,7 @@ from agent3.server.app import app
 from agent3.server.build import build
 from agent3.server.openapi import document
 from tests.support.forks import run_forked
+from tests.support.gateway import gateway
 
 ROOT = Path(__file__).resolve().parent.parent
 DOCS = ROOT / "docs"
@@ -413,44 +412,17 @@ def test_python_examples_run_and_print_what_is_shown(page: Path, tmp_path: Path)
         assert block.output is None or matches(done.stdout, block.output), done.stdout
 
 
-@contextmanager
-def gateway(folder: Path, agent: str | None) -> Iterator[str]:
-    """A gateway with the demo agents, and the page's own where it names one."""
-    given = [agent] if agent else []
-    with (folder / "gateway.log").open("w") as log:
-        process = subprocess.Popen(
-            ["agent3", "serve", *given, "--demo", "--port", "0"],
-            cwd=folder,
-            env=surroundings(folder),
-            stdin=subprocess.DEVNULL,
-            stdout=subprocess.PIPE,
-            stderr=log,
-            text=True,
-        )
-    bound = threading.Timer(SECONDS, process.kill)
-    bound.start()
-    try:
-        assert process.stdout is not None
-        first = process.stdout.readline()
-        assert first.startswith("agent3 serves at "), (folder / "gateway.log").read_text()
-        yield first.split()[-1]
-    finally:
-        bound.cancel()
-        process.terminate()
-        process.communicate(timeout=30)
-
-
 @pytest.mark.parametrize("page", with_examples("sh", "gateway"), ids=lambda page: page.name)
 def test_shell_examples_run_and_print_what_is_shown(page: Path, tmp_path: Path) -> None:
     if shutil.which("curl") is None or shutil.which("bash") is None:
         pytest.skip("the examples use bash and curl")
     write_files(page, tmp_path)
-    served = re.search(r"<!-- serve: (\S+) -->", page.read_text("utf-8"))
-    with gateway(tmp_path, served and served[1]) as url:
+    agents = re.findall(r"<!-- serve: (\S+) -->", page.read_text("utf-8"))
+    with gateway(tmp_path / "data", *agents, "--demo", cwd=tmp_path, HOME=str(tmp_path)) as running:
         for block in blocks(page):
             if block.words == ("sh", "gateway"):
                 done = subprocess.run(
-                    ["bash", "-c", block.text.replace("http://127.0.0.1:8333", url)],
+                    ["bash", "-c", block.text.replace("http://127.0.0.1:8333", running.url)],
                     cwd=tmp_path,
                     env=surroundings(tmp_path),
                     stdin=subprocess.DEVNULL,
