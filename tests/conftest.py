@@ -5,7 +5,6 @@ from __future__ import annotations
 import os
 import signal
 import sys
-from pathlib import Path
 
 import pytest
 from hypothesis import HealthCheck, settings
@@ -37,11 +36,11 @@ disk_space.RESERVE = 128 * 1024
 # The files that take most of a processor, with all that they start: begun first, they leave no worker alone at the end.
 LONGEST = """
     test_docs test_bench test_tale test_web_commands test_door test_matrix test_connector test_leaving test_faults
-    test_serving test_executor test_main test_adding test_example_protocol test_demo_sites test_wrong_clicks test_healer
-    test_visits test_website_examples test_banners test_driver test_agent_endpoints test_scripts test_reload
+    test_reload test_serving test_executor test_main test_adding test_example_protocol test_demo_sites test_wrong_clicks
+    test_healer test_visits test_website_examples test_banners test_driver test_agent_endpoints test_scripts
 """.split()
 
 
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
     rank = {name: place for place, name in enumerate(LONGEST)}
-    items.sort(key=lambda item: rank.get(Path(item.location[0]).stem, len(rank)))
+    items.sort(key=lambda item: rank.get(item.path.stem, len(rank)))

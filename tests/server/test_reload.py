@@ -63,7 +63,7 @@ def _collect(output: IO[str], lines: list[str]) -> None:
 
 
 def until(lines: list[str], words: str, times: int = 1) -> str:
-    end = time.monotonic() + 60
+    end = time.monotonic() + 200
     while time.monotonic() < end:
         if len(found := [line for line in lines if words in line]) >= times:
             return found[times - 1]

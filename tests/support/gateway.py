@@ -37,8 +37,8 @@ __all__ = ["AGENT3", "Door", "Hosted", "Process", "Reply", "environment", "gatew
 
 AGENT3 = str(Path(sys.executable).parent / "agent3")
 ROOT = Path(__file__).parents[2]
-START = 60.0
-"""Seconds that a process has to come up; a busy machine needs a few."""
+START = 200.0
+"""Seconds that a process has to come up; a starved machine has been seen to need more than 60."""
 
 
 @dataclass(frozen=True)
