@@ -481,7 +481,7 @@ def test_stand_ins_are_bounded_and_a_damaged_one_hurts_no_other(tmp_path: Path) 
         async def damage() -> None:
             database = made.server.database
             await database.write(lambda tx: tx.run("UPDATE routes SET body = ? WHERE by_agent = 'other3'", b"{"))
-            await made.server.directory.routes.load()
+            await made.server.directory.routes.load(None)
 
         made.run(damage())
         assert made.get("/v1/routes").json["count"] == 9

@@ -8,7 +8,7 @@ from typing import Any
 
 import pytest
 
-from agent3.env import SeededEnv
+from agent3.env import REAL, SeededEnv
 from agent3.errors import StorageError
 from agent3.security.limits import SharedLimiter, expire_buckets
 from agent3.storage import Database
@@ -127,8 +127,8 @@ def test_full_buckets_are_removed(url: str) -> None:
         await database.many("UPDATE limits SET at = at - ?", [(1_000.0,)])
         await limiter.charge("new")
         slow = SharedLimiter(database, 0.1, 5)
-        assert await expire_buckets(database, [limiter, slow]) == 0  # its own buckets would not be full yet
-        assert await expire_buckets(database, [limiter]) == 1
+        assert await expire_buckets(database, REAL, [limiter, slow]) == 0  # its own buckets would not be full yet
+        assert await expire_buckets(database, REAL, [limiter]) == 1
         assert [row["key"] for row in await database.all("SELECT key FROM limits")] == ["new"]
 
     using(url, story)

@@ -27,6 +27,7 @@ from agent3.security.arguments import check_conditions
 from agent3.settings import ApprovalRule
 from agent3.storage import Database, Row, Transaction
 from agent3.storage.audit import record_change
+from agent3.storage.rests import delete_in_pieces
 
 __all__ = ["APPROVE", "LOOK_EVERY", "QUESTION", "Approvals", "Request", "Status", "find_request"]
 
@@ -304,9 +305,8 @@ class Approvals:
     async def expire(self, days: float) -> int:
         """Remove approvals that were settled so many days ago."""
         before = self._env.now() - max(days, 1.0) * 86_400.0
-        return await self._database.write(
-            lambda tx: tx.run("DELETE FROM approvals WHERE asked < ? AND settled IS NOT NULL", before), frees=True
-        )
+        settled = "asked < ? AND settled IS NOT NULL"
+        return await delete_in_pieces(self._database, self._env, "approvals", settled, before)
 
     # Who
 

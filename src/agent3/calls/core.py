@@ -176,7 +176,7 @@ class Core:
         steps = chain(parts, order)
         prices.on_change = steps.drop
         others: dict[str, Callable[[], Awaitable[int]]] = {
-            "full buckets": lambda: expire_buckets(database, [limiter, *rates.limiters]),
+            "full buckets": lambda: expire_buckets(database, env, [limiter, *rates.limiters]),
             "statistics": statistics.expire,
             "old leases": leases.expire,
             "approvals": partial(approvals.expire, how.ledger_days),

@@ -26,13 +26,16 @@ _PAGE = 200
 _AT_ONCE = 50
 _HIDDEN = frozenset({"sealed", "checksum", "salt", "key_hash", "signature", "node", "lease", "generation"})
 """Columns that are no data of a person: secrets, and what the house needs for itself."""
-_JOBS = "SELECT id FROM jobs WHERE owner = ?"
-_ENDED = f"{_JOBS} AND status <> 'working'"
+_OF_JOB = "EXISTS (SELECT 1 FROM jobs WHERE jobs.id = {} AND owner = ?)"
+_ENDED = "SELECT id FROM jobs WHERE owner = ? AND status <> 'working'"
 
 
 @dataclass(frozen=True, slots=True)
 class _Kind:
-    """Rows of one kind: their table, what finds those of a principal, and the columns by which they are told apart."""
+    """Rows of one kind: their table, what finds those of a principal, and the columns by which they are told apart.
+
+    They are read in the order of these columns, a page after the last row of the one before.
+    """
 
     name: str
     table: str
@@ -46,8 +49,13 @@ class _Kind:
 
 # In the order in which they are erased: what is found by something else goes before it.
 _KINDS = (
-    _Kind("bodies", "call_bodies", "id IN (SELECT id FROM calls WHERE principal = ?)"),
-    _Kind("calls", "calls", "principal = ?"),
+    _Kind(
+        "bodies",
+        "call_bodies",
+        "EXISTS (SELECT 1 FROM calls WHERE calls.id = call_bodies.id AND principal = ?)",
+        gone="id IN (SELECT id FROM calls WHERE principal = ?)",
+    ),
+    _Kind("calls", "calls", "principal = ?", ("at", "id")),
     _Kind("statistics", "call_stats", "principal = ?", ("hour", "agent", "capability"), owner="principal"),
     _Kind("dead letters", "dead_letters", "principal = ?"),
     _Kind("ratings", "feedback", "principal = ?"),
@@ -55,9 +63,9 @@ _KINDS = (
     _Kind("artifacts shared", "artifact_readers", "reader = ?", ("artifact",), owner="reader"),
     _Kind("artifacts", "artifacts", "owner = ?"),
     _Kind("sessions at websites", "web_sessions", "principal = ?", ("site",), owner="principal"),
-    _Kind("push targets", "a2a_pushes", f"job IN ({_JOBS})", ("job", "id"), f"job IN ({_ENDED})"),
-    _Kind("callbacks", "deliveries", f"subject IN ({_JOBS})", gone=f"subject IN ({_ENDED})"),
-    _Kind("events of jobs", "job_events", f"job IN ({_JOBS})", ("job", "seq"), f"job IN ({_ENDED})"),
+    _Kind("push targets", "a2a_pushes", _OF_JOB.format("a2a_pushes.job"), ("job", "id"), f"job IN ({_ENDED})"),
+    _Kind("callbacks", "deliveries", _OF_JOB.format("deliveries.subject"), gone=f"subject IN ({_ENDED})"),
+    _Kind("events of jobs", "job_events", _OF_JOB.format("job_events.job"), ("job", "seq"), f"job IN ({_ENDED})"),
     _Kind("names of jobs", "job_aliases", "owner = ?", ("alias",), f"job IN ({_ENDED})", owner="owner"),
     _Kind(
         "approvals asked for",
@@ -90,19 +98,19 @@ class PersonalData:
                 yield msgspec.json.encode({"kind": kind.name, "data": await self._describe(kind, row)}) + b"\n"
 
     async def _rows(self, kind: _Kind, principal: str) -> AsyncIterator[Row]:
-        offset = 0
+        columns, marks = ", ".join(kind.order), ", ".join("?" * len(kind.order))
+        after, last = "", ()
         while True:
             page = await self._database.all(
-                f"SELECT * FROM {kind.table} WHERE {kind.where} ORDER BY {', '.join(kind.order)} LIMIT ? OFFSET ?",
+                f"SELECT * FROM {kind.table} WHERE {kind.where}{after} ORDER BY {columns} LIMIT {_PAGE}",
                 principal,
-                _PAGE,
-                offset,
+                *last,
             )
             for row in page:
                 yield row
             if len(page) < _PAGE:
                 return
-            offset += _PAGE
+            after, last = f" AND ({columns}) > ({marks})", tuple(page[-1][name] for name in kind.order)
 
     async def _describe(self, kind: _Kind, row: Row) -> dict[str, Any]:
         shown = {name: _plain(row[name]) for name in row.keys() if name not in _HIDDEN and row[name] is not None}  # noqa: SIM118

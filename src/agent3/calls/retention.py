@@ -11,7 +11,7 @@ from agent3.env import Env
 from agent3.settings import Calls
 from agent3.storage import Database, Transaction
 from agent3.storage.audit import Signer
-from agent3.storage.rests import rest_after
+from agent3.storage.rests import delete_in_pieces, rest_after
 
 __all__ = ["Retention"]
 
@@ -53,8 +53,8 @@ class Retention:
             "dead letters": await self._older("dead_letters", self._settings.dead_letter_days),
             "artifacts": await self._artifacts.expire(),
             "jobs": await self._jobs.expire(),
-            "unread answers": await self._database.write(
-                lambda tx: tx.run("DELETE FROM a2a_replies WHERE at < ?", answers), frees=True
+            "unread answers": await delete_in_pieces(
+                self._database, self._env, "a2a_replies", "at < ?", answers, key="agent, message"
             ),
             **{name: await expire() for name, expire in self._others.items()},
             "bytes given back": await self._shrink(),
@@ -65,13 +65,13 @@ class Retention:
         if days <= 0:
             return 0
         before = self._env.now() - days * _DAY
-        which = f"id IN (SELECT id FROM {table} WHERE at < ? ORDER BY at LIMIT ?)"
-        signer = await self._load_signer() if table == "calls" else None
+        if table != "calls":
+            return await delete_in_pieces(self._database, self._env, table, "at < ?", before)
+        which = "id IN (SELECT id FROM calls WHERE at < ? ORDER BY at LIMIT ?)"
+        signer = await self._load_signer()
 
         async def work(tx: Transaction) -> int:
-            if table == "calls":
-                return await delete_rows(tx, self._env, which, before, _AT_ONCE, why="retention", signer=signer)
-            return await tx.run(f"DELETE FROM {table} WHERE {which}", before, _AT_ONCE)
+            return await delete_rows(tx, self._env, which, before, _AT_ONCE, why="retention", signer=signer)
 
         removed = 0
         while removed < _A_ROUND:

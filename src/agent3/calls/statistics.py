@@ -8,6 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Awaitable, Callable, Sequence
 from datetime import UTC, datetime
+from functools import partial
 from typing import Any, Literal, TypeAlias, get_args
 
 from msgspec import Struct
@@ -18,6 +19,7 @@ from agent3.model import Principal
 from agent3.observe.metrics import CALL_BUCKETS
 from agent3.security.access import may_operate
 from agent3.storage import Database, Transaction
+from agent3.storage.rests import delete_in_pieces
 
 __all__ = ["COUNT_EVERY", "Group", "Statistics", "StatisticsWanted", "Use", "quantile"]
 
@@ -212,12 +214,12 @@ class Statistics:
             return 0
         before = self._env.now() - self._keep_days * _DAY
 
-        async def work(tx: Transaction) -> int:
-            gone = await tx.run("DELETE FROM call_stats WHERE hour < ?", int(before // _HOUR))
-            gone += await tx.run("DELETE FROM agent_use WHERE at < ?", before)
-            return gone + await tx.run("DELETE FROM budget_spent WHERE period > 0 AND period < ?", int(before // _DAY))
-
-        return await self._database.write(work, frees=True)
+        delete = partial(delete_in_pieces, self._database, self._env)
+        return (
+            await delete("call_stats", "hour < ?", int(before // _HOUR), key=", ".join(_KEYS))
+            + await delete("agent_use", "at < ?", before, key="agent, principal")
+            + await delete("budget_spent", "period > 0 AND period < ?", int(before // _DAY), key="key, period")
+        )
 
     async def _count_step(self) -> bool:
         counted = await self._counter(_COUNTED)

@@ -12,7 +12,8 @@ import asyncio
 import gc
 import time
 from collections import ChainMap, deque
-from collections.abc import AsyncIterator, Callable, Iterable, Mapping, Sequence
+from collections.abc import AsyncIterator, Callable, Iterable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from heapq import merge
 from itertools import chain, islice
 from typing import NamedTuple, TypeAlias, TypeVar
@@ -60,6 +61,7 @@ _PAGE = 200
 _DECODED_HERE = 50_000
 """Bytes of cards that are decoded in the event loop: a fraction of a millisecond. More is done in a thread."""
 _LARGE, _GROWN = 2_000, 1.1
+_NEVER = 1_000_000_000
 _RANKED_HERE = 20_000
 """Capabilities up to which a query is answered in the event loop: it takes less than going to a thread and back."""
 _INDEXED_HERE = 20
@@ -314,16 +316,12 @@ class Directory:
         count = self._generation - generation
         return set(islice(reversed(self._changed), count)) if count <= len(self._changed) else None
 
-    def ids(self) -> list[str]:
-        """The ids of all agents, in order, as of the last look at the database."""
-        return list(dict.fromkeys(merge(sorted(self._hosted), self._stored)))
-
     async def each(self) -> AsyncIterator[Agent]:
-        """All agents, by id; some at a time are unpacked in a thread, so that nobody waits for it."""
+        """All agents, by id; some at a time are looked up and unpacked in a thread, so that nobody waits for it."""
         await self._refresh()
-        ids = self.ids()
-        for start in range(0, len(ids), _TOGETHER):
-            some = ids[start : start + _TOGETHER]
+        after = ""
+        while some := self._ids_after(after):
+            after = some[-1]
             packed = [one for one in some if one not in self._hosted]
             fresh = {}
             if packed:
@@ -333,6 +331,11 @@ class Directory:
                 found = backed.get(agent_id) or self._hosted.get(agent_id) or fresh.get(agent_id)
                 if found is not None:
                     yield found
+
+    def _ids_after(self, after: str) -> list[str]:
+        """The next ids in their order."""
+        hosted = sorted(one for one in self._hosted if one > after)
+        return list(islice(dict.fromkeys(merge(hosted, self._stored.after(after, _TOGETHER))), _TOGETHER))
 
     async def everything(self) -> list[Agent]:
         """All agents, by id, as objects. Of a large directory that is much: ``each`` gives them one by one."""
@@ -522,12 +525,13 @@ class Directory:
         async def follow() -> None:
             reading = asyncio.create_task(self._refresh())
             try:
-                while not reading.done():
-                    await asyncio.wait({reading}, timeout=_MOMENT)
-                    self._spare_collector()
+                with _young_collections_alone():
+                    while not reading.done():
+                        await asyncio.wait({reading}, timeout=_MOMENT)
+                        await self._update_index()
+                    await reading
                     await self._update_index()
-                await reading
-                await self._update_index()
+                    self._spare_collector()
             finally:
                 reading.cancel()
 
@@ -562,13 +566,15 @@ class Directory:
 
     async def _tidy(self) -> None:
         try:
-            while plan := self._index.plan():
-                built = await asyncio.to_thread(self._index.build, plan)
-                async with self._indexing:
-                    await asyncio.to_thread(self._index.swap, plan, built)
-            if len(self._index) > _RANKED_HERE:
-                await asyncio.to_thread(release_memory)
-            self._spare_collector()
+            with _young_collections_alone():
+                while plan := self._index.plan():
+                    built = await asyncio.to_thread(self._index.build, plan)
+                    async with self._indexing:
+                        await asyncio.to_thread(self._index.swap, plan, built)
+                    del plan, built
+                    if len(self._index) > _RANKED_HERE:
+                        await asyncio.to_thread(release_memory)
+                self._spare_collector()
         finally:
             self._tidying = None
 
@@ -679,7 +685,7 @@ class Directory:
                 self._checked = self._env.monotonic()
                 return
             if version != self._version:
-                backed = self.routes.given_out()
+                generation = self._generation
                 try:
                     if 0 <= self._version < version <= self._version + _REMOVALS:
                         self._unread = version - self._version
@@ -690,8 +696,7 @@ class Directory:
                         await self._read_everything()
                 finally:
                     self._unread = 0
-                await self.routes.load()
-                self._note_changes(backed | self.routes.backed().keys())
+                self._note_changes(await self.routes.load(self.changed_since(generation)))
                 self._version = version
             if writes == self._writes:  # else what was written meanwhile would be seen half a second later
                 self._checked = began
@@ -821,6 +826,28 @@ class Directory:
     def _forget_check(self) -> None:
         self._writes += 1
         self._checked = float("-inf")
+
+
+_collecting = [0, 0]
+"""How many keep the collector from old objects, and the threshold that it had."""
+
+
+@contextmanager
+def _young_collections_alone() -> Iterator[None]:
+    """Keep the garbage collector from objects that have survived it: while a large catalogue is read and indexed, each
+    of its walks through all of them would hold the event loop for up to 0.1 s.
+    """
+    first, second, third = gc.get_threshold()
+    _collecting[0] += 1
+    if _collecting[0] == 1:
+        _collecting[1] = third
+        gc.set_threshold(first, second, _NEVER)
+    try:
+        yield
+    finally:
+        _collecting[0] -= 1
+        if not _collecting[0]:
+            gc.set_threshold(first, second, _collecting[1])
 
 
 def _index_changes(

@@ -8,7 +8,7 @@ else belongs to the event loop.
 from __future__ import annotations
 
 import zlib
-from bisect import bisect_left, insort
+from bisect import bisect_left, bisect_right, insort
 from collections.abc import Iterator, MutableMapping
 from typing import NamedTuple
 from weakref import WeakValueDictionary
@@ -119,6 +119,11 @@ class PackedAgents(MutableMapping[str, Agent]):
         """The ids that stand beside an id in their order, so many on each side."""
         at = bisect_left(self._order, agent_id)
         return self._order[max(0, at - most) : at + most]
+
+    def after(self, agent_id: str, most: int) -> list[str]:
+        """The ids that come after an id in their order, so many at most."""
+        at = bisect_right(self._order, agent_id)
+        return self._order[at : at + most]
 
     def _leave(self, agent_id: str, packed: Packed) -> None:
         for address in packed.addresses:

@@ -56,6 +56,11 @@ class Routes:
         self._defined: list[Definition] = []
         self._hosted: list[Definition] = []
         self._backed: dict[str, Agent] | None = None
+        self._read: dict[tuple[str, ...], tuple[bytes, Definition | None]] = {}
+        """What is stored, by its key, and what it says."""
+        self._misfits: dict[tuple[str, ...], tuple[Definition, str | None]] = {}
+        self._attached: dict[str, tuple[list[Definition], Agent]] = {}
+        """What was worked out of the agents as they are: only those that change are looked at again."""
         self._said: set[str] = set()
 
     def host(self, definition: Definition) -> None:
@@ -64,19 +69,31 @@ class Routes:
             self._hosted.append(definition)
             self.drop()
 
-    async def load(self) -> None:
-        """Read what is stored: the directory has a new version."""
-        found = map(_read_definition, await self._database.all(_SELECT))
-        self._defined = [one for one in found if one is not None]
-        self.drop()
+    async def load(self, changed: Collection[str] | None) -> set[str]:
+        """Read what is stored: the directory has a new version, and these agents changed (None for any).
 
-    def drop(self) -> None:
-        """Put everything together anew, when it is asked for: an agent has changed."""
+        The agents that are now given out with other stand-ins.
+        """
+        before = self._backed or {}
+        known, self._read = self._read, {}
+        for row in await self._database.all(_SELECT):
+            key, body = tuple(row[name] for name in _COLUMNS), bytes(row["body"])
+            read = known.get(key)
+            self._read[key] = read if read is not None and read[0] == body else (body, _read_definition(row))
+        self._defined = [definition for _, definition in self._read.values() if definition is not None]
+        self.drop(changed)
+        now = self.backed()
+        return {one for one in before.keys() | now.keys() if before.get(one) is not now.get(one)}
+
+    def drop(self, changed: Collection[str] | None = None) -> None:
+        """Put together anew, when it is asked for, what these agents are part of (None for everything)."""
         self._backed = None
-
-    def given_out(self) -> set[str]:
-        """The agents that were seen with stand-ins since something last changed."""
-        return set(self._backed or ())
+        if changed is None:
+            self._misfits, self._attached = {}, {}
+            return
+        for key in [one for one in self._misfits if one[0] in changed or one[2] in changed]:
+            del self._misfits[key]
+            self._attached.pop(key[0], None)
 
     async def everything(self) -> list[tuple[Definition, str | None]]:
         """Every stand-in, in order, and why it is not used where that is so."""
@@ -208,12 +225,20 @@ class Routes:
             except Agent3Error as error:
                 self._say_once(f"the route {route.capability} also {route.also} is not used: {error.message}")
         for definition in definitions:
-            if why := _misfit_now(definition, agents):
+            known = self._misfits.get(definition.key)
+            if known is None or known[0] != definition:
+                known = self._misfits[definition.key] = definition, _misfit_now(definition, agents)
+            if why := known[1]:
                 name = f"{definition.agent}/{definition.capability}"
                 self._say_once(f"{definition.by_agent}/{definition.by_capability} does not stand in for {name}: {why}")
             else:
                 usable.setdefault(definition.agent, []).append(definition)
-        self._backed = {name: attach(agents[name], found, agents) for name, found in usable.items()}
+        for name, found in usable.items():
+            if name not in self._attached or self._attached[name][0] != found:
+                self._attached[name] = found, attach(agents[name], found, agents)
+        self._attached = {name: self._attached[name] for name in usable}
+        self._misfits = {one.key: self._misfits[one.key] for one in definitions}
+        self._backed = {name: agent for name, (_, agent) in self._attached.items()}
         return self._backed
 
     def _say_once(self, text: str) -> None:

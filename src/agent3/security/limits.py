@@ -22,6 +22,7 @@ from agent3.model import Principal
 from agent3.observe.logs import get as logger
 from agent3.settings import Limits, Rate
 from agent3.storage import Database, Transaction
+from agent3.storage.rests import delete_in_pieces
 
 __all__ = [
     "COUNTED",
@@ -199,13 +200,13 @@ class SharedLimiter:
             purse.empty = now + wait
 
 
-async def expire_buckets(database: Database, limiters: Sequence[SharedLimiter]) -> int:
+async def expire_buckets(database: Database, env: Env, limiters: Sequence[SharedLimiter]) -> int:
     """Delete the buckets that are full by the slowest of the limiters: they are all in one table."""
     idle = max((limiter.idle for limiter in limiters), default=0.0)
     if not idle:
         return 0
-    old = f"DELETE FROM limits WHERE at < {database.syntax.now} - CAST(? AS DOUBLE PRECISION)"
-    return await database.write(lambda tx: tx.run(old, idle))
+    old = f"at < {database.syntax.now} - CAST(? AS DOUBLE PRECISION)"
+    return await delete_in_pieces(database, env, "limits", old, idle, key="key")
 
 
 Metered: TypeAlias = tuple[SharedLimiter, str, Rate]
