@@ -260,7 +260,6 @@ def _measure_catalogue(
             unknown_tool = dataclasses.replace(call("x__y", {}, modern=True), expect="x__y")
             gateway.time("MCP unknown tool", unknown_tool, QUERY_MS, status=400)
             gateway.time("A2A extended card", _rpc("/a2a", "GetExtendedAgentCard", {}), QUERY_MS)
-            gateway.time("tools of an agent", _rpc("/agents/agent-7/mcp", "tools/list", {}), QUERY_MS)
             gateway.time("card of an agent", _get("/v1/agents/agent-7/card"), QUERY_MS)
             gateway.time("routes", _get("/v1/routes"), QUERY_MS)
             gateway.time("openapi", _get("/openapi.json"), QUERY_MS)
@@ -444,7 +443,7 @@ async def _verify(path: Path, gateway: _Gateway) -> None:
         finally:
             laps.append((time.perf_counter() - started) * 1e3)
 
-    database.all = timed  # type: ignore[method-assign]
+    database.all = timed  # type: ignore[method-assign, assignment]
     found = await verify_database(database, lambda *_: None)
     gateway.judge("audit verify", time.perf_counter() - began, None, "s", rows=found["rows"], removed=found["removed"])
     gateway.judge("audit verify, a piece", statistics.median(laps), QUERY_MS, worst_ms=round(max(laps), 1))
@@ -472,8 +471,8 @@ async def _write_history(path: Path) -> None:
     with contextlib.closing(sqlite3.connect(path)) as database:
         database.execute("PRAGMA synchronous = OFF")
         now = time.time()
-        columns = (*COLUMNS, *LINKED)
-        insert = f"INSERT INTO calls ({', '.join(columns)}) VALUES ({', '.join('?' * len(columns))})"
+        names = (*COLUMNS, *LINKED)
+        insert = f"INSERT INTO calls ({', '.join(names)}) VALUES ({', '.join('?' * len(names))})"
         segment = Segment(opened, REAL, None, FRACTIONS)
         await segment.open()
         rows = _calls(now)

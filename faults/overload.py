@@ -2,17 +2,26 @@
 
 The agent works for a fixed time and may do so much at once, so its capacity is known; it is measured all the same,
 by callers that wait for their answers. Then calls come at five times that rate whether answers come or not.
+
+``overload-requests`` has no such agent: there it is the processor that is too slow. One client sends over hundreds of
+connections again as soon as it is answered, whatever it was told; another asks for a little. What the gateway does is
+counted by the processor time that it got, since the clients, in a process of their own, have the same cores.
 """
 
 from __future__ import annotations
 
 import asyncio
+import multiprocessing
+import os
+import re
+import selectors
+import socket
 import tempfile
 import time
 from collections import Counter
 from collections.abc import Sequence
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
 
 from faults._gateway import Gateway, Told, ask, asking, gateway
 from faults.registry import Result, fault
@@ -36,6 +45,23 @@ async def work(name: str) -> str:
     return name
 '''
 CONFIG = f"[limits]\nconcurrent = {AT_ONCE}\n"
+FLOOD, FEW = 1_000, 32
+"""Connections of the client that is too many, and those with which the gateway is as busy as it can be."""
+KEPT = 0.9
+_LENGTH = re.compile(rb"content-length: (\d+)", re.IGNORECASE)
+PLAIN = '''
+from agent3 import LocalAgent
+
+agent = LocalAgent("Served", agent_id="served")
+
+@agent.capability(read_only=True)
+async def work(name: str) -> str:
+    """What was given."""
+    return name
+'''
+CLIENTS = "[limits]\nper_minute = 1e9\nburst = 1000000\nconcurrent = 100000\n" + "".join(
+    f'[[clients]]\nid = "{name}"\nkey = "env:{name.upper()}_KEY"\n' for name in ("many", "modest")
+)
 
 
 @fault("overload")
@@ -46,6 +72,28 @@ def overload(_: int, seconds: float = SECONDS) -> Result:
         gateway(Path(name), agent=AGENT, config=CONFIG) as door,
     ):
         return asyncio.run(asyncio.wait_for(_overloaded(door, seconds), 80))
+
+
+@fault("overload-requests")
+def overload_requests(_: int, seconds: float = SECONDS) -> Result:
+    """A client sends far more than the processor can answer: 90 % of the work goes on, another client is served."""
+    keys = {"MANY_KEY": "many-0123456789abcdef", "MODEST_KEY": "modest-0123456789abcdef"}
+    with (
+        tempfile.TemporaryDirectory(prefix="agent3-overload-") as name,
+        gateway(Path(name), agent=PLAIN, config=CLIENTS, **keys) as door,
+        multiprocessing.get_context("spawn").Pool(2) as clients,
+    ):
+        port = int(door.url.rsplit(":", 1)[1])
+
+        def phase(connections: int) -> Flood:
+            many = clients.apply_async(send_all_the_time, (port, keys["MANY_KEY"], connections, seconds, 0.0))
+            modest = clients.apply_async(send_all_the_time, (port, keys["MODEST_KEY"], 4, seconds, 0.1))
+            busy = _cpu_seconds(door.process.pid)
+            told = many.get(60), modest.get(60)
+            good = sum(one.get(200, 0) for one in told)
+            return Flood(good / max(0.01, _cpu_seconds(door.process.pid) - busy), *told)
+
+        return judge_requests(phase(FEW), phase(FLOOD))
 
 
 async def _overloaded(door: Gateway, seconds: float) -> Result:
@@ -103,4 +151,78 @@ def judge(capacity: float, flood: Sequence[Told], seconds: float, after: Told) -
         "refusal_p99": round(slowest[0], 3) if slowest else None,
         **faults,
         "statuses": dict(Counter(one.status for one in flood)),
+    }
+
+
+class Flood(NamedTuple):
+    """Good answers for each second of processor time, and what each client was told, by status."""
+
+    rate: float
+    many: dict[int, int]
+    modest: dict[int, int]
+
+
+def send_all_the_time(port: int, key: str, connections: int, seconds: float, pause: float) -> dict[int, int]:
+    """Send a call on each connection as soon as the last one is answered, or after a pause; the answers by status."""
+    body = b'{"agentId":"served","capability":"work","input":{"name":"flood"}}'
+    head = f"POST /v1/call HTTP/1.1\r\nHost: 127.0.0.1:{port}\r\nAuthorization: Bearer {key}\r\n"
+    request = f"{head}Content-Type: application/json\r\nContent-Length: {len(body)}\r\n\r\n".encode() + body
+    until, told, waiting = time.monotonic() + seconds, Counter[int](), list[tuple[float, socket.socket]]()
+    parts: dict[socket.socket, bytes] = {}
+    with selectors.DefaultSelector() as selector:
+        for _ in range(connections):
+            connection = socket.create_connection(("127.0.0.1", port), 30)
+            selector.register(connection, selectors.EVENT_READ)
+            connection.sendall(request)
+        while (now := time.monotonic()) < until:
+            for key_of, _ in selector.select(0.02):
+                connection = key_of.fileobj  # type: ignore[assignment]
+                try:
+                    if more := connection.recv(65_536):
+                        answer = parts.pop(connection, b"") + more
+                        if not _is_whole(answer):
+                            parts[connection] = answer
+                            continue
+                        told[int(answer[9:12])] += 1
+                        if not pause:
+                            connection.sendall(request)
+                        else:
+                            waiting.append((now + pause, connection))
+                        continue
+                except (OSError, ValueError):
+                    pass
+                told[0] += 1
+                selector.unregister(connection)
+                connection.close()
+            while waiting and waiting[0][0] <= now:
+                waiting.pop(0)[1].sendall(request)
+    return dict(told)
+
+
+def _is_whole(answer: bytes) -> bool:
+    head, found, body = answer.partition(b"\r\n\r\n")
+    length = _LENGTH.search(head)
+    return bool(found) and length is not None and len(body) >= int(length[1])
+
+
+def _cpu_seconds(pid: int) -> float:
+    fields = Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()
+    return (int(fields[11]) + int(fields[12])) / os.sysconf("SC_CLK_TCK")
+
+
+def judge_requests(capacity: Flood, overload: Flood) -> Result:
+    """Work done for each second of processor time, and whether the client that asks for little was served."""
+    share = overload.rate / capacity.rate if capacity.rate else 0.0
+    served = overload.modest.get(200, 0) / max(1, sum(overload.modest.values()))
+    refused = overload.many.get(503, 0)
+    broken = sum(count for told in (*overload[1:], *capacity[1:]) for status, count in told.items() if not status)
+    return {
+        "ok": share >= KEPT and served >= KEPT and refused > 0 and not broken,
+        "capacity": round(capacity.rate, 1),
+        "goodput": round(overload.rate, 1),
+        "share": round(share, 3),
+        "refused": refused,
+        "modest_served": round(served, 3),
+        "broken": broken,
+        "statuses": {"many": overload.many, "modest": overload.modest},
     }

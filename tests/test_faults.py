@@ -84,6 +84,14 @@ def test_an_overload_is_judged_by_goodput_and_honest_refusals() -> None:
     assert not overload.judge(100.0, flood, 1.0, REFUSED)["ok"]
 
 
+def test_a_flood_of_requests_is_judged_by_the_work_that_goes_on() -> None:
+    before, after = overload.Flood(1_000.0, {200: 9}, {200: 9}), overload.Flood(920.0, {200: 9, 503: 9}, {200: 9})
+    assert overload.judge_requests(before, after)["ok"]
+    assert not overload.judge_requests(before, after._replace(rate=800.0))["ok"]
+    assert not overload.judge_requests(before, after._replace(modest={200: 5, 503: 4}))["ok"]
+    assert not overload.judge_requests(before, after._replace(many={200: 9, 503: 9, 0: 1}))["ok"]
+
+
 def test_a_flaky_peer_is_judged_by_what_was_done() -> None:
     answers = [
         ("once", "once-0", Told(200, {"success": True, "result": "once-0"}, 0.1)),

@@ -28,7 +28,7 @@ from typing import Any, Protocol, cast
 
 from uvicorn.protocols.http.httptools_impl import HttpToolsProtocol, RequestResponseCycle
 
-__all__ = ["BUSY", "GuardedConnection", "Others", "Overload", "Pool", "count_descriptors", "guard_class"]
+__all__ = ["GuardedConnection", "Others", "Overload", "Pool", "count_descriptors", "guard_class"]
 
 log = logging.getLogger("agent3.server")
 
@@ -49,6 +49,8 @@ LATE = 0.03
 """Seconds by which a loop may be late without having too much to do."""
 _CALM = 40
 """Intervals in a row without a refusal after which everybody is admitted again."""
+_REST = 1.0
+"""Seconds for which a connection waits whose request was one too many, as its refusal says."""
 _MOST_CALLERS = 1_000
 _FEW = 256
 """Requests that may always run at once: those of a few hundred callers, of whom each waits for its answer."""
@@ -72,7 +74,7 @@ _FULL = _refusal(
     *("503 Service Unavailable", "unavailable", "Too many connections are open. Connect again in a moment."),
     "retry-after: 1\r\n" + _CLOSE,
 )
-BUSY = _refusal(
+_BUSY = _refusal(
     *("503 Service Unavailable", "unavailable", "More requests come than can be answered. Send it again later."),
     "retry-after: 1\r\n",
 )
@@ -190,6 +192,7 @@ class Pool:
         self.most = most
         self.per_address = per_address or most
         self.spare = frozenset(spare)
+        self.spare_heads = tuple(f"GET {path} ".encode() for path in self.spare)
         self.count = count
         self.identify = identify
         """Who sends a request, by its ASGI scope; None if that is not known."""
@@ -291,6 +294,8 @@ class GuardedConnection(HttpToolsProtocol):
     _begun = 0
     """How many requests began in what is kept."""
     _is_leaving = False
+    _deferred: bytes | None = None
+    """What arrived since a request was one too many, until the rest after that is over."""
 
     def connection_made(self, transport: Any) -> None:
         super().connection_made(transport)
@@ -318,7 +323,7 @@ class GuardedConnection(HttpToolsProtocol):
         super().connection_lost(exc)
 
     def data_received(self, data: bytes) -> None:
-        if not self._is_evicted:
+        if not self._is_evicted and not self._defers(data):
             self._parse(data)
 
     # Room for others
@@ -485,14 +490,40 @@ class GuardedConnection(HttpToolsProtocol):
             return False
         if overload.enter(self.pool.identify(scope) or self.address, len(self.tasks)):
             return True
-        self.pool.count("overload")
-        self.transport.write(BUSY)
         cycle.response_started = cycle.response_complete = True
         cycle.message_event.set()
+        self._send_away()
         if not cycle.keep_alive:
             self.transport.close()
-        self.on_response_complete()
         return False
+
+    def _send_away(self) -> None:
+        """Refuse a request that is one too many, and begin no other before the time that the refusal names.
+
+        Whoever does not wait as it is told costs nothing then: else the gateway would do little but refuse.
+        """
+        self.pool.count("overload")
+        self._stop_timer()
+        self.transport.write(_BUSY)
+        self.on_response_complete()
+        if self._deferred is None:
+            self._deferred = b""
+            self.loop.call_later(_REST, self._listen_again)
+
+    def _defers(self, data: bytes) -> bool:
+        """Whether these bytes wait until the rest is over; a page in ``spare`` does not."""
+        if self._deferred is None or (not self._deferred and data.startswith(self.pool.spare_heads)):
+            return False
+        self._deferred += data
+        if len(self._deferred) > _MAX_HEADERS:
+            self.flow.pause_reading()
+        return True
+
+    def _listen_again(self) -> None:
+        deferred, self._deferred = self._deferred, None
+        if deferred and not self.transport.is_closing():
+            self.flow.resume_reading()
+            self.data_received(deferred)
 
     def on_response_complete(self) -> None:
         self._has_served, self.since = True, self.loop.time()
@@ -523,7 +554,7 @@ class GuardedConnection(HttpToolsProtocol):
             self._give(other, self._unanswered(), super().shutdown)
 
     def _is_busy(self) -> bool:
-        return self._is_answering()
+        return bool(self._deferred) or self._is_answering()
 
     def _unanswered(self) -> bytes:
         """What has arrived of the next request."""

@@ -387,12 +387,17 @@ class Directory:
             await self._read_early(query.strip())
             # Before the ranking: what is no longer among the changes then is in the index.
             named = self._find_new(query)
-        ranking = await self._rank(query)
+        ranking = await self._rank(query, limit)
         matches = chain(named.values(), (match for match in ranking if match[:2] not in named))
-        hits = Hits(
-            Hit(agent, capability, match.score, explain(agent, capability, ranking.query.words), match.fit)
-            for agent, capability, match in await self._walk(matches, limit, accept)
-        )
+        found = await self._walk(matches, limit, accept)
+
+        def describe() -> Hits:
+            return Hits(
+                Hit(agent, capability, match.score, explain(agent, capability, ranking.query.words), match.fit)
+                for agent, capability, match in paced(found, every=1)
+            )
+
+        hits = await asyncio.to_thread(describe) if len(self._index) > _RANKED_HERE else describe()
         hits.indexing = indexing
         return hits
 
@@ -403,7 +408,8 @@ class Directory:
         if not query.strip():
             return await self._list(limit, accept)
         await self._catch_up(whole=True)
-        found = await self._walk(await self._rank(query), max(100, 10 * limit), accept)
+        most = max(100, 10 * limit)
+        found = await self._walk(await self._rank(query, most), most, accept)
         agents = {agent.id: agent for agent, _, _ in found}
         return [Hit(agents[one], None, score) for one, score in rank_agents(match for *_, match in found)[:limit]]
 
@@ -456,13 +462,22 @@ class Directory:
                 found |= {(agent_id, name): Match(agent_id, name, 1.0) for name in chosen}
         return found
 
-    async def _rank(self, query: str) -> Ranking:
-        vectors = self._vectors
-        if vectors is not None and len(vectors):
-            return await asyncio.to_thread(lambda: vectors.fuse(query, self._index.rank(query)))
-        if len(self._index) <= _RANKED_HERE and not self._behind:
+    async def _rank(self, query: str, most: int) -> Ranking:
+        """What fits a query; in a thread where that is much, with the agents that are likely to be looked at."""
+        vectors = self._vectors if self._vectors is not None and len(self._vectors) else None
+        if vectors is None and len(self._index) <= _RANKED_HERE and not self._behind:
             return self._index.rank(query)
-        return await asyncio.to_thread(self._index.rank, query)
+
+        def rank() -> tuple[Ranking, list[tuple[Packed, Agent]]]:
+            ranking = self._index.rank(query)
+            if vectors is not None:
+                ranking = vectors.fuse(query, ranking)
+            likely = dict.fromkeys(match.agent for match in islice(ranking, most))
+            return ranking, self._stored.unpack_new(paced(likely, every=4))
+
+        ranking, unpacked = await asyncio.to_thread(rank)
+        self._stored.take_new(unpacked)
+        return ranking
 
     async def _walk(
         self, ranking: Iterable[Match], limit: int, accept: Accept

@@ -7,6 +7,7 @@ What can be put together is not kept, but taken apart when it is asked for.
 from __future__ import annotations
 
 from collections.abc import Iterable, Iterator
+from sys import intern
 
 __all__ = ["LONGEST", "Names", "fold"]
 
@@ -74,7 +75,7 @@ def _ids(found: _Ids) -> tuple[str, ...]:
 
 def _add(names: dict[str, _Ids], name: str, agent_id: str) -> None:
     known = names.get(name)
-    names[name] = agent_id if known is None else (*_ids(known), agent_id)
+    names[intern(name)] = agent_id if known is None else (*_ids(known), agent_id)
 
 
 def _drop(names: dict[str, _Ids], name: str, agent_id: str) -> None:

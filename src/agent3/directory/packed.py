@@ -9,7 +9,8 @@ from __future__ import annotations
 
 import zlib
 from bisect import bisect_left, bisect_right, insort
-from collections.abc import Iterator, MutableMapping
+from collections.abc import Iterable, Iterator, MutableMapping
+from sys import intern
 from typing import NamedTuple
 from weakref import WeakValueDictionary
 
@@ -44,7 +45,7 @@ def pack(agent: Agent, raw: bytes | None = None) -> Packed:
     return Packed(
         zlib.compress(encode(agent) if raw is None else raw, 1),
         addresses,
-        tuple(one.name for one in agent.capabilities),
+        tuple(intern(one.name) for one in agent.capabilities),  # which the index has too
         fold(agent.name),
     )
 
@@ -110,6 +111,17 @@ class PackedAgents(MutableMapping[str, Agent]):
         """An agent as a new object, unless somebody holds it."""
         packed = self._packed.get(agent_id)
         return None if packed is None else _decoder.decode(zlib.decompress(packed.body))
+
+    def unpack_new(self, agents: Iterable[str]) -> list[tuple[Packed, Agent]]:
+        """In any thread: those of some agents that nobody holds, as objects, for ``take_new``."""
+        found = [(one, self._packed.get(one)) for one in agents if one not in self._held]
+        return [(packed, _decoder.decode(zlib.decompress(packed.body))) for _, packed in found if packed is not None]
+
+    def take_new(self, unpacked: Iterable[tuple[Packed, Agent]]) -> None:
+        """Hold agents that were unpacked elsewhere, unless they changed meanwhile or somebody holds them already."""
+        for packed, agent in unpacked:
+            if self._packed.get(agent.id) is packed and agent.id not in self._alive:
+                self._hold(agent)
 
     def reached_at(self, address: str) -> list[str]:
         """The agents that are reached at an address."""

@@ -10,6 +10,7 @@ from __future__ import annotations
 import math
 from bisect import bisect_right
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from sys import intern
 from typing import NamedTuple
 
 from agent3.arrays import NDArray, np
@@ -140,7 +141,7 @@ class Index:
         owners.append(agent.id)  # before its number: a reader in another thread finds both or neither
         firsts.append(start)
         for document in documents:
-            capabilities.append(document.capability)
+            capabilities.append(None if document.capability is None else intern(document.capability))
             buffer.add(self._next, document.gains)
             self._next += 1
             if len(buffer) >= _BUFFERED:

@@ -10,6 +10,7 @@ is; it has a number.
 from __future__ import annotations
 
 import ctypes
+import sys
 import time
 from bisect import bisect_left
 from collections.abc import Iterable, Iterator, Mapping, Sequence
@@ -20,7 +21,7 @@ from typing import Any, TypeAlias
 
 from agent3.arrays import NDArray, np
 
-__all__ = ["Buffer", "Postings", "Segment", "merge", "paced", "release_memory", "seal"]
+__all__ = ["Buffer", "Postings", "Segment", "keep_memory_together", "merge", "paced", "release_memory", "seal"]
 
 Postings: TypeAlias = "Buffer | Segment"
 _DENSE = 16
@@ -31,6 +32,8 @@ _START = 4
 """Letters by which the terms of a buffer are kept together; ``starting_with`` is asked for at least so many."""
 _STEP = 2.5 / 255
 """What one step of such a byte is worth: gains are below 2.2."""
+_ARENA_MAX, _MMAP_THRESHOLD = -8, -3
+"""Options of mallopt in the GNU C library."""
 _SLICE, _PAUSE = 0.001, 0.0005
 """Seconds of work in a thread between two pauses, and of a pause: else the event loop waits for the interpreter."""
 
@@ -63,6 +66,7 @@ class Buffer:
         for term, gain in gains.items():
             known = self.postings.get(term)
             if known is None:
+                term = sys.intern(term)  # most segments have the same ones
                 known = self.postings[term] = ([], [])
                 self._starts.setdefault(term[:_START], []).append(term)
             known[1].append(gain)  # before the row, so that a reader never finds a row without its gain
@@ -216,6 +220,17 @@ def merge(segments: Sequence[Segment]) -> Segment:
     kept = [term for term, count in paced(zip(terms, counts.tolist(), strict=True)) if count]
     starts = np.concatenate([[0], np.cumsum(counts[counts > 0])]).astype(np.int64)
     return Segment(np.sort(numbers), kept, starts, rows[order], gains[order])
+
+
+def keep_memory_together() -> None:
+    """Have the C library give large arrays back to the system when they are freed, and threads share what it has.
+
+    It would else keep a hundred MB and more of what reading and merging took for a while. For the start of a process.
+    """
+    option = getattr(ctypes.CDLL(None), "mallopt", None)
+    if option is not None and sys.platform == "linux":
+        option(_ARENA_MAX, 1)
+        option(_MMAP_THRESHOLD, 1 << 18)
 
 
 def release_memory() -> None:

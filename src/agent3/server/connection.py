@@ -18,7 +18,7 @@ from starlette.types import Scope
 from uvicorn.protocols.http.httptools_impl import HttpToolsProtocol, RequestResponseCycle
 
 from agent3.calls.coroutines import Left
-from agent3.connections import BUSY, GuardedConnection, Pool
+from agent3.connections import GuardedConnection, Pool
 from agent3.gateway.lanes import TRACE, Guest, Lane, Reply
 from agent3.identity.certificates import CERTIFICATE, PeerCertificate, read_peer
 from agent3.identity.doorkeeper import KNOWN
@@ -233,7 +233,7 @@ class _Connection(GuardedConnection):
         super().connection_lost(exc)
 
     def data_received(self, data: bytes) -> None:
-        if self._is_evicted:
+        if self._is_evicted or self._defers(data):
             return
         if self._incomplete is not None:
             data, self._incomplete = self._incomplete + data, None
@@ -368,10 +368,7 @@ class _Connection(GuardedConnection):
         self._idle_since = None
         if not missing:
             if (overload := self.pool.overload).is_on and not overload.enter(guest.who, len(self.tasks)):
-                self.pool.count("overload")
-                self._stop_timer()
-                self.transport.write(BUSY)
-                self.on_response_complete()
+                self._send_away()
                 return True
             self._stop_timer()
             self._direct = self.loop.create_task(self._run_direct(guest, data, start, trace))

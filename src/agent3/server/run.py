@@ -24,6 +24,7 @@ import uvicorn
 
 from agent3.client.announcement import announce, withdraw
 from agent3.connections import GuardedConnection, Pool
+from agent3.directory.segments import keep_memory_together
 from agent3.errors import SetupError
 from agent3.gateway.protocol import Listening
 from agent3.identity.certificates import ListenerCertificate
@@ -58,6 +59,7 @@ def serve_forever(
     logs.configure(settings.logs.level.upper(), settings.logs.format)
     check_ids(agents)
     _check_clients(settings)
+    keep_memory_together()
 
     async def serve(listener: socket.socket) -> None:
         async with _open(settings, agents, listener, beside) as opened:
@@ -343,6 +345,7 @@ def serve_worker(
     logs.configure(settings.logs.level.upper(), settings.logs.format)
     check_ids(agents)
     _check_clients(settings)
+    keep_memory_together()
 
     async def serve() -> None:
         loop = asyncio.get_running_loop()
