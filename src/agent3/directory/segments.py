@@ -32,6 +32,8 @@ _START = 4
 """Letters by which the terms of a buffer are kept together; ``starting_with`` is asked for at least so many."""
 _STEP = 2.5 / 255
 """What one step of such a byte is worth: gains are below 2.2."""
+_MERGED = 4_096
+"""Terms that are merged at a time."""
 _ARENA_MAX, _MMAP_THRESHOLD = -8, -3
 """Options of mallopt in the GNU C library."""
 _SLICE, _PAUSE = 0.001, 0.0005
@@ -204,22 +206,47 @@ def merge(segments: Sequence[Segment]) -> Segment:
     place[order] = np.arange(len(order), dtype=np.int32)  # where the documents that are left stand afterwards
     terms, homes = _merge_terms([segment.terms for segment in segments])
     begun = 0
-    found: list[tuple[Any, Any, Any]] = []
-    for segment, mask, home in zip(segments, masks, homes, strict=True):
+    moves = []
+    for segment, mask in zip(segments, masks, strict=True):
         moved = np.full(len(segment), -1, np.int32)
         left = int(mask.sum())
         moved[mask] = place[begun : begun + left]
         begun += left
-        new = moved[segment.rows]
-        keep = new >= 0
-        owner = np.repeat(np.array(home, np.int32), np.diff(segment.starts))
-        found.append((owner[keep], new[keep], segment.gains[keep]))
-    owners, rows, gains = (np.concatenate(several) for several in zip(*found, strict=True))
-    order = np.argsort(owners.astype(np.int64) * max(1, len(numbers)) + rows, kind="stable")
-    counts = np.bincount(owners, minlength=len(terms))
+        moves.append(moved)
+    merged = [
+        _merge_postings(segments, moves, homes, first, min(first + _MERGED, len(terms)), len(numbers))
+        for first in range(0, len(terms), _MERGED)
+    ]
+    counts, rows, gains = (np.concatenate(several) for several in zip(*merged, strict=True))
     kept = [term for term, count in paced(zip(terms, counts.tolist(), strict=True)) if count]
     starts = np.concatenate([[0], np.cumsum(counts[counts > 0])]).astype(np.int64)
-    return Segment(np.sort(numbers), kept, starts, rows[order], gains[order])
+    return Segment(np.sort(numbers), kept, starts, rows, gains)
+
+
+def _merge_postings(
+    segments: Sequence[Segment],
+    moves: Sequence[NDArray[np.int32]],
+    homes: Sequence[Sequence[int]],
+    first: int,
+    last: int,
+    size: int,
+) -> tuple[Any, Any, Any]:
+    """Of the merged terms from the first up to the last: how many documents each has, the rows of these, and gains.
+
+    Some terms at a time, since this takes several times the memory of what comes of it.
+    """
+    found = []
+    for segment, moved, home in zip(segments, moves, homes, strict=True):
+        low, high = bisect_left(home, first), bisect_left(home, last)
+        here = slice(int(segment.starts[low]), int(segment.starts[high]))
+        new = moved[segment.rows[here]]
+        keep = new >= 0
+        owner = np.repeat(np.array(home[low:high], np.int64) - first, np.diff(segment.starts[low : high + 1]))
+        found.append((owner[keep], new[keep], segment.gains[here][keep]))
+    owners, rows, gains = (np.concatenate(several) for several in zip(*found, strict=True))
+    order = np.argsort(owners * max(1, size) + rows, kind="stable")
+    time.sleep(_PAUSE)
+    return np.bincount(owners, minlength=last - first), rows[order], gains[order]
 
 
 def keep_memory_together() -> None:
