@@ -32,6 +32,8 @@ WORKERS = 2
 CALLERS = 12
 SECONDS = float(os.environ.get("FAULT_SECONDS", "20"))
 """How long it goes on; 600 for the long run."""
+DATABASES = os.environ.get("FAULT_DATABASES", "sqlite postgresql").split()
+"""On which, one after the other."""
 EVERY = min(20.0, SECONDS / 4)
 """Seconds between two kills."""
 LOAD = 0.8
@@ -78,7 +80,7 @@ class _Seen:
 def workers_die(seed: int, seconds: float = SECONDS) -> Result:
     """One of two workers is killed again and again at 80 % load, and all are rolled: nothing acknowledged is lost."""
     found: Result = {"ok": True}
-    for name in ("sqlite", "postgresql"):
+    for name in DATABASES:
         with tempfile.TemporaryDirectory(prefix="agent3-workers-") as folder:
             if name == "sqlite":
                 result = _run(Path(folder), "", seed, seconds)

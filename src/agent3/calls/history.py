@@ -6,8 +6,10 @@ on. A caller sees its own rows, and of a refusal only what it was told; an opera
 
 from __future__ import annotations
 
+import asyncio
 import base64
 import binascii
+from collections.abc import Sequence
 from typing import Any
 
 import msgspec
@@ -29,6 +31,8 @@ _LOOKED_AT = 10_000
 """Rows that one page looks at; where too few of them match, it is shorter and says where to go on."""
 _SETTLED = 1.0
 """Seconds after its end by which a row is on disk: those who follow are so far behind, and see every row once."""
+_DESCRIBED_HERE = 100
+"""Rows that are described in the event loop: a fraction of a millisecond."""
 _TURNS = 1_000
 """Turns of one call that are shown."""
 _KEPT_COLUMNS = (
@@ -110,7 +114,7 @@ class History:
         )
         rows, is_full = rows[: wanted.limit], len(rows) > wanted.limit
         end = rows[-1] if is_full else floor
-        return Page([_describe(row) for row in rows], None if end is None else _encode_cursor(end["at"], end["id"]))
+        return Page(await _describe_all(rows), None if end is None else _encode_cursor(end["at"], end["id"]))
 
     async def get(self, reader: Principal, call_id: str) -> dict[str, Any]:
         """A call by its id, or a job, with all its turns and what was kept of their bodies; NotFound for others."""
@@ -163,7 +167,7 @@ class History:
                 *given,
             )
             end, last = (max(until, at), "") if over is None else (over["ended"], over["id"])
-        return Page([_describe(row) for row in rows], _encode_cursor(end, last))
+        return Page(await _describe_all(rows), _encode_cursor(end, last))
 
     def _rules(self, reader: Principal, wanted: Wanted) -> tuple[list[_Rule], list[_Rule]]:
         """What an index finds, at most one of them, and what the rows found by it are then held against."""
@@ -215,6 +219,13 @@ def _columns(reader: Principal) -> str:
     status = "CASE WHEN status = 'denied' THEN 'refused' ELSE status END AS status"
     code = "CASE WHEN status = 'denied' THEN 'capability_not_found' ELSE code END AS code"
     return f"{', '.join(_KEPT_COLUMNS)}, {status}, {code}"
+
+
+async def _describe_all(rows: Sequence[Row]) -> list[dict[str, Any]]:
+    """A page, in a thread where it is a long one."""
+    if len(rows) <= _DESCRIBED_HERE:
+        return [_describe(row) for row in rows]
+    return await asyncio.to_thread(lambda: [_describe(row) for row in rows])
 
 
 def _describe(row: Row) -> dict[str, Any]:

@@ -7,6 +7,7 @@ form of every call, ``{"success": false, "error": "…", "metadata": {…}}``, w
 
 from __future__ import annotations
 
+import asyncio
 import re
 from collections.abc import AsyncIterator, Awaitable, Callable
 from typing import Any
@@ -323,7 +324,7 @@ class Rest:
         if form == "json":
             return json_response(page)
         headers = {"X-Next-Cursor": page["next"]} if page["next"] else {}
-        return Response(to_csv(page["calls"]), 200, headers, "text/csv; charset=utf-8")
+        return Response(await asyncio.to_thread(to_csv, page["calls"]), 200, headers, "text/csv; charset=utf-8")
 
     async def stats(self, request: Request) -> Response:
         return json_response(await self._reports.stats(self._reader(request), dict(request.query_params)))

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 from collections.abc import Mapping, Sequence
 from typing import Any
 
@@ -125,14 +126,16 @@ class NLWeb(Protocol):
             interface = interface_of(agent)
         except AgentNotFound:
             return
-        others = [
-            interface_of(other)
-            async for other in self.services.gateway.directory.each()
-            if other.card.get("protocol") == "nlweb" and "interface" in other.card
-        ]
-        if scope_of(interface) not in {scope_of(other) for other in others}:
+        scopes, ids = set(), set()
+        async for other in self.services.gateway.directory.each():
+            if other.card.get("protocol") == "nlweb" and "interface" in other.card:
+                one = interface_of(other)
+                scopes.add(scope_of(one))
+                ids.add(one.interface_id)
+                await asyncio.sleep(0)  # each is some milliseconds of work
+        if scope_of(interface) not in scopes:
             await Sessions(self.services.database).forget(site=scope_of(interface))
-        if interface.interface_id not in {other.interface_id for other in others}:
+        if interface.interface_id not in ids:
             await self._store.forget(interface.interface_id)
 
     async def notes(self, agent: Agent) -> dict[str, Any]:
