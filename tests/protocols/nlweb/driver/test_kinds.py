@@ -45,6 +45,31 @@ STATES = """<button aria-pressed=false
 <label><input type=checkbox onchange="b.disabled = !checked">I agree</label>
 <button id=b disabled onclick="note('agreed')">Go on</button>
 <label><input type=checkbox onchange="note('kept ' + checked)">Keep me posted</label>"""
+DRAWN = """<h3><button aria-expanded=false onclick="z.hidden = false">Data</button></h3><div id=z hidden>
+<button onclick="note('copied')">Make a copy</button></div><span>Zone</span> <div role=combobox tabindex=0 id=c
+ onclick="setTimeout(show, 300)">All</div><div id=e></div>
+<table><tr><th>Pet</th><th>Owner</th></tr><tr><td>Rex</td><td tabindex=0 ondblclick="edit(this)">Ann</td></tr></table>
+<label>Country <select onchange="setTimeout(() => { t.add(new Option('Lima')); t.disabled = false }, 300)">
+<option>None<option>Peru</select></label> <label>Town <select id=t disabled onchange="note(value)"><option>-</select>
+</label><script>
+const show = () => { e.innerHTML = '<div role=listbox><div role=option onclick=pick()>North</div></div>' }
+const pick = () => { c.textContent = 'North'; e.innerHTML = ''; note('North') }
+const edit = cell => { cell.innerHTML = '<input>'; const field = cell.firstChild;
+field.onblur = () => { cell.textContent = field.value; note(field.value) }; field.focus();
+field.onkeydown = event => event.key === 'Enter' && field.blur() }</script>
+<ul><li>Monday 1 March, 10:00 <button onclick="note('mon')">Leave</button></li>
+<li>Tuesday 2 March, 10:00 <button onclick="note('tue')">Leave</button></li></ul>"""
+ASKS_BACK = """<button onclick="d.hidden = false">Freeze this card</button><div id=d role=dialog hidden><h2>Freeze</h2>
+<button onclick="d.hidden = true; note('frozen')">I know, freeze this card</button>
+<button onclick="d.hidden = true">Not now</button></div>
+<p id=p><button onclick="p.innerHTML = 'Sure? <button onclick=leave()>Yes</button><button>No</button>'">Leave group
+</button></p><script>const leave = () => { p.textContent = 'Gone'; note('gone') }</script>
+<button onclick="alert('Please enter a name first'); textContent += '…'">Join</button>
+<button onclick="alert('Your number is 77')">Queue</button>
+<button onclick="m.hidden = false; note('in the bag')">Take one</button>
+<div id=m role=dialog hidden>In your bag. <button onclick="note('paid')">Continue to pay</button>
+<button>Keep looking</button></div>
+<label>Note <input oninput="note(value)"></label>"""
 LATE = """<p id=a>Loading…</p>
 <script>setTimeout(() => { a.outerHTML = `<button onclick="note('late')">Arrive</button>` }, 400)</script>"""
 REDRAWN = """<div id=a></div><script>const on = []; const draw = () => {
@@ -210,6 +235,15 @@ def patience(monkeypatch: pytest.MonkeyPatch) -> None:
         (STATES, "select Mint", "Salt,Mint"),
         (STATES, "add Mint to Spices", "Salt,Mint"),
         (STATES, "check I agree and click Go on", "agreed"),
+        (DRAWN, "click Make a copy", "copied"),
+        (DRAWN, "select North in Zone", "North"),
+        (DRAWN, "set the owner of Rex to Bob", "Bob"),
+        (DRAWN, "select Peru in Country and Lima in Town", "Lima"),
+        (DRAWN, 'click Leave for "Tuesday 2 March"', "tue"),
+        (ASKS_BACK, "click Freeze this card", "frozen"),
+        (ASKS_BACK, "click Leave group", "gone"),
+        (ASKS_BACK, "click Take one", "in the bag"),
+        (ASKS_BACK, "type The Wall into Note", "The Wall"),
         (LATE, "click Arrive", "late"),
         (REDRAWN, "check One and Two", "One; Two"),
         (
@@ -283,6 +317,10 @@ def test_each_kind_of_thing_is_used_as_a_person_would(run: Any, html: str, sente
         (STATES, "set the heat to 12"),
         (STATES, "put 9 as seats"),
         (STATES, "click Go on"),
+        (DRAWN, "select South in Zone"),
+        (DRAWN, "select Peru in Country and Rome in Village"),
+        (ASKS_BACK, "type the sum of both into Note"),
+        (ASKS_BACK, "escribe algo en Note"),
         (MAIL, "delete the letter from Carl"),
         (ROOM, "book an attic"),
         (ROOM, "book an attic with a view for two persons from August 20, 2027 to August 23, 2027"),
@@ -338,6 +376,7 @@ def test_done_is_said_only_where_the_page_shows_it(run: Any, monkeypatch: pytest
         (ANSWERS, "click Idle", "does not show it"),  # though a clock goes on
         (ANSWERS, "click Wire it", "“Your balance is insufficient”"),
         (STEPS, "click Next", "“Please choose one”"),
+        (ASKS_BACK, "click Join", "“Please enter a name first”"),
         (SUGGESTS, "select Small in Size", "does not show it"),
         (KEBAB.replace("note('kept ${name}')", ""), "click Store for Elm-2", "does not show it"),  # the menu closed
         (KEBAB.replace("Yes, delete", "Proceed?").replace("Keep it", "Continue"), "delete Oak-1", "asks first"),

@@ -23,7 +23,7 @@ from agent3.sentences.lexicon import Language, detect_language, fold
 from agent3.sentences.questions import refuse
 
 if TYPE_CHECKING:
-    from playwright.async_api import Dialog, ElementHandle, Page, Response
+    from playwright.async_api import Dialog, ElementHandle, JSHandle, Page, Response
 
 __all__ = ["Confirm", "Driven", "drive"]
 
@@ -35,7 +35,7 @@ _POLL_SECONDS = 0.05
 _UNANSWERED_SECONDS = 1.5
 """How long a press may show nothing, where it asked no server for anything."""
 _SUGGESTED_SECONDS = 1.5
-"""How long a field may take to suggest options."""
+"""How long a field may take to suggest options, and a page to show what the next part of a sentence needs."""
 _MOST_KEYS = 200
 _MOST_SEEN = 8
 _LOADING_SECONDS = 5.0
@@ -114,7 +114,7 @@ async def _drive(
             if unblock is not None and await unblock():
                 unblock = None
                 continue
-            if loading and asyncio.get_running_loop().time() < patience:
+            if (loading or (operator.done and doubtful == 0)) and asyncio.get_running_loop().time() < patience:
                 await asyncio.sleep(_POLL_SECONDS)
                 continue
             if doubtful == 0 and await operator.open_menu(view, clauses[0]):
@@ -129,6 +129,7 @@ async def _drive(
         elif doubt is not None:
             return _stop(operator, clauses, [doubt, *plans[1:]], 0, language)
         clauses = clauses[1:]
+        patience = asyncio.get_running_loop().time() + _SUGGESTED_SECONDS
     if unshown:
         return _stop(operator, [clause for clause, _ in unshown], [doubt for _, doubt in unshown], 0, language)
     return Driven(operator.done, seen=operator.seen)
@@ -188,7 +189,8 @@ class _Operator:
         self._confirm = confirm
         self._confirmed = False
         self._refusal: Exception | None = None
-        self._was_open = False
+        self._asked: JSHandle | None = None
+        self._alerts: list[str] = []
         self._menu: Control | None = None
 
     @contextmanager
@@ -202,6 +204,8 @@ class _Operator:
 
     async def _answer(self, dialog: Dialog) -> None:
         accept = dialog.type != "prompt"
+        if dialog.type in ("alert", "prompt"):
+            self._alerts.append(" ".join(dialog.message[:300].split()))
         if dialog.type == "confirm" and self._confirm is not None and not self._confirmed:
             try:
                 self._confirm(f"“{dialog.message[:300]}”")
@@ -307,6 +311,8 @@ class _Operator:
     async def _write(self, act: Act, element: ElementHandle) -> bool | Doubt:
         if act.control.role == "slider" and act.control.kind != "range":
             return await self._slide(act, element)
+        if act.control.kind == "cell":
+            return await self._edit_cell(act, element)
         await element.fill(act.values[0], timeout=_ACT_MS)
         if act.control.kind == "range":
             return float(await element.input_value()) == float(act.values[0])
@@ -316,6 +322,20 @@ class _Operator:
         await self.settle()
         element = await self._renew(act.control, element)
         shown: str = await element.evaluate("node => node.value ?? node.innerText")
+        return _letters(shown) == _letters(act.values[0])
+
+    async def _edit_cell(self, act: Act, element: ElementHandle) -> bool | Doubt:
+        """A cell that becomes a field when it is pressed twice."""
+        await element.dblclick(timeout=_ACT_MS)
+        await self.settle()
+        field = await element.query_selector("input,textarea,[contenteditable=true]")
+        if field is None:
+            return Doubt("disabled", act.control.name)
+        await field.fill(act.values[0], timeout=_ACT_MS)
+        await field.press("Enter", timeout=_ACT_MS)
+        await self.settle()
+        element = await self._renew(act.control, element)
+        shown: str = await element.evaluate("node => node.querySelector('input,textarea') ? '' : node.innerText")
         return _letters(shown) == _letters(act.values[0])
 
     async def _slide(self, act: Act, element: ElementHandle) -> bool | Doubt:
@@ -342,27 +362,35 @@ class _Operator:
 
     async def _take_suggestion(self, act: Act, element: ElementHandle) -> Doubt | None:
         """What a field that suggests options takes is one of them, not the letters: the one of that very name."""
-        clock = asyncio.get_running_loop().time
-        began, read, options = clock(), await element.evaluate_handle(_SUGGESTIONS), None
-        while clock() - began < _SUGGESTED_SECONDS:
-            read = await element.evaluate_handle(_SUGGESTIONS)
-            options = await read.evaluate("found => found && found.map(one => one.innerText.trim())")
-            if options is None or options:
-                break
-            await asyncio.sleep(_POLL_SECONDS)
-        if options is None:
+        found = await self._find_option(element, act.values[0], anywhere=False)
+        if found is None:
             return None  # it has no list
-        same = [number for number, name in enumerate(options) if fold(name) == fold(act.values[0])]
-        if len(same) != 1:
+        if isinstance(found, Doubt):
             await element.fill(act.control.value, timeout=_ACT_MS)
-            return Doubt("value", act.values[0], tuple(options[:5]))
-        option = (await read.get_property(str(same[0]))).as_element()
-        assert option is not None
-        await option.click(timeout=_ACT_MS)
+            return found
+        await found.click(timeout=_ACT_MS)
         return None
 
-    async def _choose(self, act: Act, element: ElementHandle) -> bool:
+    async def _find_option(self, element: ElementHandle, name: str, *, anywhere: bool) -> ElementHandle | Doubt | None:
+        """The one option of that very name, as soon as it is there; None where the element has no list."""
+        clock = asyncio.get_running_loop().time
+        began, options = clock(), list[str]()
+        while clock() - began < _SUGGESTED_SECONDS:
+            read = await element.evaluate_handle(_SUGGESTIONS, anywhere)
+            told = await read.evaluate("found => found && found.map(one => one.innerText.trim())")
+            if told is None:
+                return None
+            options = told
+            same = [number for number, option in enumerate(options) if fold(option) == fold(name)]
+            if len(same) == 1:
+                return (await read.get_property(str(same[0]))).as_element()
+            await asyncio.sleep(_POLL_SECONDS)
+        return Doubt("value", name, tuple(options[:5]))
+
+    async def _choose(self, act: Act, element: ElementHandle) -> bool | Doubt:
         """Options of a list; one that may hold several keeps what was chosen before."""
+        if act.control.is_drawn:
+            return await self._choose_drawn(act, element)
         read = "node => [...node.selectedOptions].map(one => (one.label || one.text).replace(/\\s+/g, ' ').trim())"
         kept: list[str] = await element.evaluate(read) if act.control.multiple else []
         await element.select_option(label=[*dict.fromkeys((*kept, *act.values))], timeout=_ACT_MS)
@@ -372,6 +400,24 @@ class _Operator:
             return {*await element.evaluate(read)} == {*kept, *act.values}
         except playwright().Error:
             return False
+
+    async def _choose_drawn(self, act: Act, element: ElementHandle) -> bool | Doubt:
+        """An option of a list that has to be opened; where it is not in it, the list is shut again."""
+        if not act.control.expanded:
+            await element.click(timeout=_ACT_MS)
+        option = await self._find_option(element, act.values[0], anywhere=True)
+        if option is None or isinstance(option, Doubt):
+            await self._page.keyboard.press("Escape")
+            if await element.get_attribute("aria-expanded") == "true":
+                await element.click(timeout=_ACT_MS)
+            return option or Doubt("value", act.values[0])
+        await option.click(timeout=_ACT_MS)
+        await self.settle()
+        with suppress(playwright().Error):
+            if await option.evaluate(_CHOSEN, act.values[0]):
+                return True
+        element = await self._renew(act.control, element)
+        return bool(await element.evaluate(_TELLS, act.values[0]))
 
     async def _check(self, act: Act, element: ElementHandle) -> bool:
         wanted = act.kind == "check"
@@ -397,40 +443,49 @@ class _Operator:
             self._confirmed = True
         try:
             shows = await self._press_and_watch(act, element)
-            if shows is True and serious:
-                return await self._answer_dialog(act, following)
-            return shows
+            return await self._answer_asking(act, following, serious) if shows is True else shows
         finally:
             self._confirmed = False
 
-    async def _answer_dialog(self, act: Act, following: Sequence[Clause]) -> bool | Doubt:
-        """Where the page asks in a dialog of its own whether to go on: what the person says, and its button for that.
+    async def _answer_asking(self, act: Act, following: Sequence[Clause], serious: bool) -> bool | Doubt:
+        """Where the page asks in a dialog, or in place, whether to go on: what the person says, and its button for it.
 
         A clause that comes after and names something in the dialog answers it.
         """
-        dialog = await self._page.evaluate_handle(_DIALOG)
-        found: Any = await dialog.evaluate("found => found && {text: found.text, names: found.names, open: found.open}")
-        if found is None or self._was_open:
+        if self._asked is None:
             return True
+        found: Any = await self._asked.evaluate("({text, names, open, inline}) => ({text, names, open, inline})")
+        names: list[str] = found["names"]
         if following:
             planned = plan_all(await look(self._page), following[:1], self.used, otherwise=wish)[0]
-            if isinstance(planned, list) and planned[0].control.name in found["names"]:
+            if isinstance(planned, list) and planned[0].control.name in names:
                 return True
-        yes = [number for number, name in enumerate(found["names"]) if _affirms(name, act.control.name)]
-        if len(yes) != 1 or found["open"]:
-            return Doubt("asks", found["text"], tuple(found["names"][:5]))
+        yes = [number for number, name in enumerate(names) if _affirms(name, act.control.name)]
+        no = [name for name in names if _declines(name, act.control.name)]
+        questions = "?" in found["text"] or _SURE.search(found["text"]) is not None
+        named = serious or any(not _YES & {*re.findall(r"\w+", fold(names[number]))[:1]} for number in yes)
+        if found["inline"] and not (len(yes) == 1 and no):
+            return True
+        if found["open"] or len(yes) != 1:
+            unsure = questions or (serious and (found["open"] or len(names) > 1))
+            return Doubt("asks", found["text"], tuple(names[:5])) if unsure else True
+        if not questions and not (no and named):
+            return True  # a message, with a button to go on
         if self._confirm is not None:
             self._confirm(f"“{found['text']}”")
-        button = (await (await dialog.get_property("buttons")).get_property(str(yes[0]))).as_element()
+        button = (await (await self._asked.get_property("buttons")).get_property(str(yes[0]))).as_element()
         assert button is not None
         shows = await self._press_and_watch(replace(act, kind="press"), button)
-        again = await self._page.evaluate(f"({_DIALOG})()?.text ?? ''") if shows is True else ""
-        return Doubt("asks", again) if again else shows
+        with suppress(playwright().Error):
+            if shows is True and await button.is_visible():
+                return Doubt("asks", found["text"])
+        return shows
 
     async def _press_and_watch(self, act: Act, element: ElementHandle) -> bool | Doubt:
         """Press, and wait for a sign of it: longer where the page has asked a server for something."""
         clock = asyncio.get_running_loop().time
-        self._was_open = bool(await self._page.evaluate(f"Boolean(({_DIALOG})())"))
+        self._alerts, self._asked = [], None
+        buttons = await self._page.evaluate(f"({_ASKING})(null)")
         item = act.control.role.startswith("menuitem")
         with self._watch() as events:
             before = await self._read(menus=not item)
@@ -441,7 +496,7 @@ class _Operator:
             began, after = clock(), before
             while clock() - began < (_ACT_MS / 1000 if "request" in events else _UNANSWERED_SECONDS):
                 after = await self._read(menus=not item)
-                if "event" in events or self._refusal is not None or after != before:
+                if "event" in events or self._refusal is not None or self._alerts or after != before:
                     break
                 await asyncio.sleep(_POLL_SECONDS)
             else:
@@ -454,9 +509,13 @@ class _Operator:
             while any(_PENDING.search(line) for line in _new_lines(before, after)) and clock() - began < _ACT_MS / 1000:
                 await asyncio.sleep(_POLL_SECONDS)
                 after = await self._read(menus=not item)
-        lines = _new_lines(before, after)
+        lines = [*self._alerts, *_new_lines(before, after)]
         self.seen = [line[:200] for line in lines[:_MOST_SEEN]]
-        asked = "" if self._was_open else await self._page.evaluate(f"({_DIALOG})()?.text ?? ''")
+        asked = ""
+        with suppress(playwright().Error):  # the page may be on its way to another one
+            handle = await self._page.evaluate_handle(_ASKING, buttons)
+            asked = await handle.evaluate("found => found?.text ?? ''")
+            self._asked = handle if asked else None
         lines = [line for line in lines if line not in asked]  # "this cannot be undone" turns nothing down
         refusing = [(line, word) for line in lines for word in _find_refusing(line, act.control.name)][:_MOST_SEEN]
         said = await self._find_said(act, element, refusing, before)
@@ -466,7 +525,7 @@ class _Operator:
             return False
         if act.control.role == "option":
             return await self._is_chosen(act, element)
-        return "event" in events or after != before
+        return "event" in events or bool(self._alerts) or after != before
 
     async def _find_said(
         self, act: Act, element: ElementHandle, refusing: Sequence[tuple[str, str]], before: Sequence[Sequence[str]]
@@ -597,12 +656,31 @@ _NO = frozenset(
 )
 
 
+_SURE = re.compile(
+    r"\b(?:(?:are|is) you sure|sure|really|undone|irreversible|permanent(?:ly)?|to confirm|confirm that"
+    r"|segur[oa]s?|deshacer|irreversible|permanente(?:mente)?|para confirmar)\b",
+    re.IGNORECASE,
+)
+
+
 def _affirms(name: str, pressed: str) -> bool:
     """Whether a button of a dialog says yes to what another one was pressed for: by its word, or by "yes"."""
-    said, asked = re.findall(r"\w+", fold(name)), {*re.findall(r"\w+", fold(pressed))}
+    said, asked = re.findall(r"\w+", fold(name)), re.findall(r"\w+", fold(pressed))
     if said and said[0] in _YES:
-        return not (_NO - asked) & {*said}  # "yes, cancel" where something is cancelled
-    return (len(said) > 1 and {*said} == asked) or (bool(said) and not _NO & {*said} and said[0] in asked)
+        return not (_NO - {*asked}) & {*said}  # "yes, cancel" where something is cancelled
+    if len(said) > 1 and {*said} == {*asked}:
+        return True
+    return bool(said) and not _NO & {*said} and (said[0] in asked or (len(asked) > 1 and {*asked} <= {*said}))
+
+
+def _declines(name: str, pressed: str) -> bool:
+    """Whether a button of a dialog says no: "Cancel", "Not now", "Conservarla"."""
+    asked = re.findall(r"\w+", fold(pressed))
+    return any(
+        word in _NO or any(len(no) > 5 and word.startswith(no) for no in _NO)
+        for word in re.findall(r"\w+", fold(name))
+        if word not in asked
+    )
 
 
 _QUIET = """
@@ -718,36 +796,63 @@ _SAID = r"""
   });
 }
 """
-_DIALOG = r"""
-() => {
+# What asks back: the dialog on top, or buttons that were not there before; without ``known`` the names of all buttons.
+_ASKING = r"""
+known => {
+  const roots = [document];
+  for (const one of roots) for (const {shadowRoot} of one.querySelectorAll("*")) if (shadowRoot) roots.push(shadowRoot);
   const shown = node => node.checkVisibility({opacityProperty: true, visibilityProperty: true})
     && node.getBoundingClientRect().width >= 1;
   const squeeze = text => String(text ?? "").replace(/\s+/g, " ").trim();
-  const dialog = [...document.querySelectorAll("dialog[open],[role=dialog],[role=alertdialog]")].filter(shown).pop();
-  if (!dialog) return null;
-  const buttons = [...dialog.querySelectorAll("button,[role=button],input[type=submit],input[type=button],a[href]")]
-    .filter(node => shown(node) && !node.disabled);
-  const names = buttons.map(node => squeeze(node.ariaLabel || node.innerText || node.value));
-  const open = [...dialog.querySelectorAll("input,textarea,select")].some(node => shown(node)
+  const all = selector => roots.flatMap(root => [...root.querySelectorAll(selector)]).filter(shown);
+  const nameOf = node => squeeze(node.ariaLabel || node.innerText || node.value);
+  const pressed = "button,[role=button],input[type=submit],input[type=button],a[href]";
+  const left = known ? [...known] : [], usable = all(pressed).filter(node => !node.disabled);
+  if (!known) return usable.map(nameOf);
+  const fresh = usable.filter(node => {
+    const at = left.indexOf(nameOf(node));
+    if (at >= 0) left.splice(at, 1);
+    return at < 0;
+  });
+  const dialog = all("dialog[open],[role=dialog],[role=alertdialog],[popover]:popover-open").pop();
+  let holder = dialog, buttons = usable.filter(node => dialog?.contains(node));
+  if (!dialog || !buttons.some(node => fresh.includes(node))) {
+    if (fresh.length < 2 || fresh.length > 4) return null;
+    [holder, buttons] = [fresh[0], fresh];
+    while (holder && !fresh.every(node => holder.contains(node))) holder = holder.parentElement;
+    if (!holder) return null;
+  }
+  const open = [...holder.querySelectorAll("input,textarea,select")].some(node => shown(node)
     && !["submit", "button", "hidden", "checkbox", "radio"].includes(node.type) && !node.value);
-  const texts = [];
-  const walker = document.createTreeWalker(dialog, NodeFilter.SHOW_TEXT);
+  const texts = [], walker = document.createTreeWalker(holder, NodeFilter.SHOW_TEXT);
   while (walker.nextNode()) {
     const parent = walker.currentNode.parentElement;
     if (shown(parent) && !buttons.some(node => node.contains(parent))) texts.push(squeeze(walker.currentNode.data));
   }
-  return {text: squeeze(texts.join(" ")).slice(0, 300) || squeeze(dialog.ariaLabel), names, open, buttons};
+  const text = squeeze(texts.join(" ")).slice(0, 300) || squeeze(holder.ariaLabel);
+  return {text: text || buttons.map(nameOf).join(", "), names: buttons.map(nameOf), open, inline: holder !== dialog,
+    buttons};
 }
 """
 _SUGGESTIONS = r"""
-node => {
+(node, anywhere) => {
   const root = node.getRootNode(), shown = one => one.checkVisibility() && one.getBoundingClientRect().width >= 1;
   const ids = ["aria-controls", "aria-owns"].flatMap(name => (node.getAttribute(name) ?? "").split(" "));
   const owned = ids.map(id => id && root.getElementById?.(id)).filter(Boolean);
-  const lists = [...owned, ...(node.parentElement?.querySelectorAll("[role=listbox]") ?? [])];
-  if (!lists.length && !["list", "both"].includes(node.getAttribute("aria-autocomplete"))) return null;
+  let lists = [...owned, ...(node.parentElement?.querySelectorAll("[role=listbox]") ?? [])];
+  // A list that is drawn elsewhere, and that nobody else owns.
+  const free = one => !one.id || ![...root.querySelectorAll(`[aria-controls~="${CSS.escape(one.id)}"]`)].some(
+    other => other !== node);
+  if (!lists.some(shown) && anywhere) lists = [...document.querySelectorAll("[role=listbox]")].filter(free);
+  if (!lists.length && !anywhere && !["list", "both"].includes(node.getAttribute("aria-autocomplete"))) return null;
   const found = lists.flatMap(list => [...list.querySelectorAll("[role=option]")]);
   return [...new Set(found)].filter(one => shown(one) && one.ariaDisabled !== "true");
+}
+"""
+_TELLS = r"""
+(node, name) => {
+  const plain = text => String(text ?? "").replace(/\s+/g, " ").trim().toLowerCase();
+  return [node.value, node.innerText].some(text => plain(text).includes(plain(name)));
 }
 """
 _CHOSEN = r"""

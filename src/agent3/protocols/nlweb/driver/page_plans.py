@@ -155,7 +155,7 @@ def _plan(view: PageView, clause: Clause, written: Sequence[Control]) -> Plan:
 
 
 def _press(view: PageView, clause: Clause) -> Plan:
-    found = _find(view, clause, clause.rest, lambda control: control.role in _PRESSED)
+    found = _find(view, clause, clause.rest, lambda control: control.role in _PRESSED or control.is_drawn)
     return found if isinstance(found, Doubt) else [Act("press", found)]
 
 
@@ -207,8 +207,10 @@ def _choose(view: PageView, clause: Clause) -> Plan:
     if isinstance(listed, Doubt) and clause.verb == "choose":
         # "Select December 24, 2027 as the date", "choose size Large": a field and its value.
         written = _write(view, clause)
-        free = isinstance(written, list) and any(act.kind == "write" and act.control.is_free for act in written)
-        return listed if free or isinstance(written, Doubt) else written
+        if isinstance(written, Doubt):
+            return written if written.why == "disabled" else listed
+        free = any(act.kind == "write" and act.control.is_free for act in written)
+        return listed if free else written
     return listed
 
 
@@ -275,7 +277,12 @@ def _choose_one(view: PageView, clause: Clause, words: str) -> Act | Doubt:
 def _choose_listed(view: PageView, target: Target) -> Iterator[Act]:
     """The lists that have an option of that name, by their own name or by the row that they stand in."""
     for control in view.visible:
-        if control.role == "list" and (not target.roles or "option" in target.roles or "list" in target.roles):
+        opened = control.is_drawn and control.expanded  # then its options are in sight themselves
+        if (
+            control.role == "list"
+            and not opened
+            and (not target.roles or "option" in target.roles or "list" in target.roles)
+        ):
             options = _same([(option, option) for option in control.options], target.name)
             there = not target.place or _is_generic(target.place) or _is_at(control, target.place)
             if there or _is_called(control, target.place):
@@ -347,12 +354,15 @@ def _assign_cut(
         value = clause.restore(text)
         if not value:
             continue
+        described = not clause.is_quoted(text) and _DESCRIBED.match(text.strip()) is not None
         for target in read_targets(clause, name):
             named = _find_fields(fields, target)
             if close and target.name:
                 named = [one for one in named if {*_words(target.name)} & {*_words(strip_purpose(one.name))}]
             if clause.restore_value(text) is None:  # a name: it may be that of an option
                 named = [one for one in named if one.role == "list"]
+            if described:  # "the text below" is not what is to be written
+                named = [one for one in named if not one.is_free]
             if len(named) > 1:
                 return Doubt("several", name.strip())
             if named:
@@ -372,7 +382,11 @@ def fit(field: Control, value: str) -> Act | Doubt:
     if field.disabled or field.read_only:
         return Doubt("disabled", field.name)
     if field.role == "list":
+        if field.is_drawn and not field.options:
+            return Act("choose", field, (value,))  # it has its options once it is open
         options = _same([(option, option) for option in field.options], value)
+        if not options and len(field.options) < _FEWEST_OPTIONS:
+            return Doubt("disabled", field.name)  # they depend on something else
         return Act("choose", field, (options[0],)) if len(options) == 1 else Doubt("value", value, tuple(field.options))
     if field.kind in ("date", "time"):
         moment = _parse_moment(value)
@@ -388,6 +402,12 @@ def fit(field: Control, value: str) -> Act | Doubt:
     return Act("write", field, (value,))
 
 
+_FEWEST_OPTIONS = 2
+_DESCRIBED = re.compile(
+    r"(?:[Tt]he|[Tt]his|[Tt]hat|[Tt]hese|[Tt]hose|[Ii]ts|[Tt]heir|[Ee]l|[Ll]as?|[Ll]os|[Ee]st[ae]|[Ss]us?)\s+[^\WA-Z\d_]"
+    r"|(?:it|this|that|them|something|anything|whatever|lo|eso|esto|algo)$"
+)
+"""Words that tell of a text, and are not the text: "the sum of both". A title has a capital: "The Hobbit"."""
 _SMALL = frozenset("to from of the a an in on for be us me my your it what de a en el la los las un una para".split())
 """Words that name no field by themselves, unless they are all of its name."""
 _UNIT = re.compile(r"(?<=\d)\s*(?:%|€|\$|£|°\s?[cf]?|euros?|eur|dollars?|degrees|grados|percent)$", re.IGNORECASE)

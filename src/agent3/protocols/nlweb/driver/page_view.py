@@ -27,15 +27,27 @@ most => {
   const inputs = {checkbox: "checkbox", radio: "radio", button: "button", submit: "button", reset: "button",
     image: "button", range: "slider", number: "spinbutton", search: "searchbox", hidden: "", file: ""};
   const natives = {BUTTON: "button", SUMMARY: "button", SELECT: "list", TEXTAREA: "textbox"};
+  const written = "input,textarea,[contenteditable=true],[contenteditable='']";
+  // A list that is drawn: it shows what is chosen, and its options once it is pressed.
+  const isDrawnList = node => !node.matches("select," + written) && !node.querySelector(written)
+    && (node.matches("[role=combobox]") || (node.matches("button,[role=button]")
+      && attribute(node, "aria-haspopup") === "listbox"));
+  // A cell that takes the focus and has nothing in it to use: it becomes a field when it is pressed twice.
+  const isEditedCell = node => node.matches("td[tabindex],[role=gridcell][tabindex],[role=cell][tabindex]")
+    && node.getAttribute("aria-readonly") !== "true" && !node.querySelector("input,select,textarea,button,a,[role]");
   const roleOf = node => {
     const role = attribute(node, "role").split(" ")[0];
+    if (isDrawnList(node)) return "list";
+    if (isEditedCell(node)) return "textbox";
+    if (role === "combobox" && !node.matches("select," + written)) return "";
+    if (node.matches("[role=combobox] " + "input:not([type=hidden])")) return "combobox";
     if (known.has(role) && node.tagName !== "SELECT") return role;
     if (node.tagName === "INPUT") return inputs[node.type] ?? "textbox";
     if (node.tagName === "A" && node.hasAttribute("href")) return "link";
     if (node.isContentEditable && !node.parentElement?.isContentEditable) return "textbox";
     return natives[node.tagName] ?? "";
   };
-  const fields = "input,select,textarea,[contenteditable=true],[contenteditable='']";
+  const fields = "select," + written;
   // The text of a label or a row without what is in its controls; each piece by itself where pieces are asked for.
   const controls = "select,option,textarea,button,script,style,template";
   const pieces = (node, fits = () => true) => {
@@ -53,12 +65,18 @@ most => {
     .map(id => node.getRootNode().getElementById?.(id)?.textContent ?? "").join(" "));
   const described = node => squeeze([...node.querySelectorAll("img[alt],svg title")]
     .map(one => one.getAttribute("alt") || one.textContent).join(" "));
+  const labelsOf = node => attribute(node, "aria-labelledby").split(" ").filter(Boolean)
+    .map(id => node.getRootNode().getElementById?.(id)).filter(one => one && !node.contains(one))
+    .map(one => squeeze(one.textContent));
   const nameOf = (node, role) => {
     const labels = [...(node.labels ?? [])].map(one => pieces(one).join(" ")).join(" ");
     const caption = node.tagName !== "INPUT" || role !== "button" ? ""
       : node.value || node.alt || {submit: "Submit", reset: "Reset"}[node.type];
     const text = ["INPUT", "SELECT", "TEXTAREA"].includes(node.tagName) || (role === "textbox" || role === "searchbox")
       ? "" : (shown(node) ? node.innerText : node.textContent) || described(node);
+    if (role === "list" && isDrawnList(node))  // its text is its value
+      return squeeze(labelsOf(node).join(" ") || attribute(node, "aria-label") || labels);
+    if (isEditedCell(node)) return "";
     const names = [referenced(node), attribute(node, "aria-label"), labels, caption, text, attribute(node, "title"),
       attribute(node, "placeholder")];
     return squeeze(names.map(squeeze).find(Boolean));
@@ -106,19 +124,30 @@ most => {
     ?? [...(popup.parentElement?.querySelectorAll(":scope > :is([aria-haspopup],[role=combobox])") ?? [])]
       .filter(node => !owns(node) && node.compareDocumentPosition(popup) & Node.DOCUMENT_POSITION_FOLLOWING).pop()
     ?? null;
-  const labelsOf = node => attribute(node, "aria-labelledby").split(" ").filter(Boolean)
-    .map(id => root(node).getElementById?.(id)).filter(one => one && !node.contains(one))
-    .map(one => squeeze(one.textContent));
   const openerOf = node => {
     const details = node.closest("details:not([open])");
     if (details && !node.closest("summary")) return details.querySelector("summary");
     const popup = node.closest("[role=listbox],[role=menu]");
     if (popup && !shown(popup)) return popupOpener(popup);
-    const panel = node.closest("[role=tabpanel]");
-    if (!panel || shown(panel)) return null;
-    const tab = controlOf(panel) ?? root(panel).getElementById?.(attribute(panel, "aria-labelledby"));
-    return tab?.matches("[role=tab]") ? tab : null;
+    for (let at = node; at && !shown(at); at = at.parentElement) {
+      if (at.matches("[role=tabpanel]")) {
+        const tab = controlOf(at) ?? root(at).getElementById?.(attribute(at, "aria-labelledby"));
+        return tab?.matches("[role=tab]") ? tab : null;
+      }
+      if (getComputedStyle(at).display === "contents") continue;
+      const id = at.id && CSS.escape(at.id), before = at.previousElementSibling;
+      const opener = id && root(at).querySelector(`[popovertarget="${id}"],[aria-expanded=false]:is([href="#${id}"],`
+        + `[aria-controls~="${id}"],[aria-owns~="${id}"],[data-target="#${id}"],[data-bs-target="#${id}"])`);
+      // Without a word of what it shows, a closed heading shows what comes next.
+      const heading = [before, ...(before?.querySelectorAll("*") ?? [])].find(one => one?.ariaExpanded === "false"
+        && !one.matches("[aria-controls],[aria-owns],[aria-haspopup]"));
+      if (opener || heading) return opener || heading;
+    }
+    return null;
   };
+  // "Monday 1 March, 10:00, room 4" is known by each of its parts.
+  const withParts = texts => [...new Set(texts.flatMap(text => [text,
+    ...text.split(/\s*[,;·|•()]+\s+|\s*[()]\s*|\s+[-\u2013\u2014]\s+/).map(squeeze)]))].filter(Boolean);
   const placesOf = node => {
     const found = [];
     for (let at = node; at && found.length < 12; at = at.parentElement ?? at.getRootNode().host) {
@@ -127,15 +156,22 @@ most => {
       if (isRow(at)) {
         const own = one => rowOf(one) === at;
         const wholes = [...at.querySelectorAll(wholly)].filter(own).map(one => squeeze(one.textContent));
-        found.push([...new Set([...pieces(at, own), ...wholes])].filter(text => text.length <= 120).slice(0, 60));
+        found.push(withParts([...pieces(at, own), ...wholes]).filter(text => text.length <= 120).slice(0, 60));
       } else if (at.matches(regions)) {
         const heading = [...at.querySelectorAll(title)].find(one => one.closest(regions) === at);
-        found.push([referenced(at), attribute(at, "aria-label"), squeeze(heading?.textContent)].filter(Boolean));
+        found.push(withParts([referenced(at), attribute(at, "aria-label"), squeeze(heading?.textContent)]));
         const opener = at.matches("[role=listbox],[role=menu]") ? popupOpener(at) : null;
         if (opener) found.push([nameOf(opener, roleOf(opener)), ...labelsOf(opener)]);
       }
     }
     return found;
+  };
+  const optionsOf = node => {
+    const ids = ["aria-controls", "aria-owns"].flatMap(name => attribute(node, name).split(" ")).filter(Boolean);
+    const lists = [...ids.map(id => root(node).getElementById?.(id)).filter(Boolean),
+      ...[...(node.parentElement?.querySelectorAll("[role=listbox]") ?? [])].filter(one => popupOpener(one) === node)];
+    return [...new Set(lists.flatMap(list => [...list.querySelectorAll("[role=option]")]))]
+      .filter(one => one.ariaDisabled !== "true").map(one => squeeze(one.textContent));
   };
   // The texts of the row that a control stands in, and what stands at the top of its columns.
   const rowTexts = node => {
@@ -156,13 +192,15 @@ most => {
     if (form && !forms.includes(form)) forms.push(form);
     const expanded = node.getAttribute("aria-expanded"), popup = attribute(node, "aria-haspopup");
     const own = nameOf(node, role), opener = seen ? null : openerOf(node);
-    const options = [...(node.options ?? [])].filter(one => !one.disabled);
+    const drawn = role === "list" && node.tagName !== "SELECT";
+    const options = drawn ? optionsOf(node) : [...(node.options ?? [])].filter(one => !one.disabled)
+      .map(one => squeeze(one.label || one.text));
     const label = ["radio", "option", "checkbox", "switch"].includes(role) ? node.labels?.[0] ?? node : null;
     nodes.push(node);
     infos.push({
-      role, name: own || columnOf(node) || besideOf(node),
+      role, name: own || columnOf(node) || besideOf(node) || (drawn ? squeeze(node.innerText) : ""),
       lead: label && own.startsWith(pieces(label)[0]) ? pieces(label)[0] : "",
-      kind: node.type ?? "",
+      kind: drawn ? "drawn" : isEditedCell(node) ? "cell" : node.type ?? "",
       visible: seen && inside && !node.closest("[inert]"),
       value: squeeze(node.tagName === "INPUT" || node.tagName === "TEXTAREA" ? node.value : ""),
       checked: node.checked === true || node.getAttribute("aria-checked") === "true"
@@ -171,7 +209,7 @@ most => {
       disabled: node.matches(":disabled") || node.getAttribute("aria-disabled") === "true",
       read_only: node.readOnly === true, multiple: node.multiple === true,
       required: node.required === true || node.getAttribute("aria-required") === "true",
-      options: options.slice(0, 500).map(one => squeeze(one.label || one.text)),
+      options: options.slice(0, 500),
       form: form ? forms.indexOf(form) : -1, sends: Boolean(form) && ["submit", "image"].includes(node.type),
       opens: role === "link" || role === "tab" || role === "menuitem" || node.tagName === "SUMMARY" ||
         expanded === "false" || !["", "false"].includes(popup),
@@ -244,6 +282,11 @@ class Control:
         return self.role in ("textbox", "searchbox") and self.kind not in ("date", "time", "email", "tel", "number")
 
     @property
+    def is_drawn(self) -> bool:
+        """Whether it is a list that shows its options only once it is pressed."""
+        return self.role == "list" and self.kind == "drawn"
+
+    @property
     def is_box(self) -> bool:
         return self.role in ("checkbox", "radio", "switch", "menuitemcheckbox", "menuitemradio")
 
@@ -266,8 +309,12 @@ class PageView:
 
     @property
     def reachable(self) -> PageView:
-        """As if everything that a press would show were shown: closed sections, tabs, and lists of options."""
-        shown = [replace(one, visible=one.visible or one.opener >= 0) for one in self.controls]
+        """As if everything that a press would show were shown: closed sections, tabs, and menus."""
+        lists = {(one.frame, one.index) for one in self.controls if one.is_drawn}  # which tell their options
+        shown = [
+            replace(one, visible=one.visible or (one.opener >= 0 and (one.frame, one.opener) not in lists))
+            for one in self.controls
+        ]
         return PageView(shown, self._handles, self.headings)
 
     def opener_of(self, control: Control) -> Control | None:
