@@ -38,6 +38,8 @@ EVERY = min(20.0, SECONDS / 4)
 """Seconds between two kills."""
 LOAD = 0.8
 PROBE_LIMIT = 5.0
+WORKERS_SECONDS = 300.0
+"""How long a new worker may take to come on a machine that is busy elsewhere. No promise is about it."""
 AGENT = '''
 import asyncio, os
 from agent3 import Context, LocalAgent
@@ -95,7 +97,9 @@ def workers_die(seed: int, seconds: float = SECONDS) -> Result:
 def _run(folder: Path, database: str, seed: int, seconds: float) -> Result:
     with gateway(folder, "--workers", str(WORKERS), agent=AGENT, database=database) as door:
         try:
-            seen, kills = asyncio.run(asyncio.wait_for(_suffer(door, random.Random(seed), seconds), seconds + 240))
+            seen, kills = asyncio.run(
+                asyncio.wait_for(_suffer(door, random.Random(seed), seconds), seconds + 2 * WORKERS_SECONDS)
+            )
         finally:
             door.process.terminate()
             door.process.wait(60)
@@ -205,7 +209,7 @@ async def _kill(session: aiohttp.ClientSession, door: Gateway, seconds: float) -
 
 
 async def _wait_for_workers(session: aiohttp.ClientSession, url: str) -> None:
-    until = time.monotonic() + 90
+    until = time.monotonic() + WORKERS_SECONDS
     while time.monotonic() < until:
         try:
             async with session.get(f"{url}/metrics") as answer:
@@ -215,7 +219,7 @@ async def _wait_for_workers(session: aiohttp.ClientSession, url: str) -> None:
         if found is not None and int(found[1]) == WORKERS:
             return
         await asyncio.sleep(0.1)
-    raise RuntimeError("not all workers were there again within 90 s")
+    raise RuntimeError(f"not all workers were there again within {WORKERS_SECONDS:g} s")
 
 
 async def _follow(session: aiohttp.ClientSession, url: str, job: str) -> str:
