@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import shutil
 import tempfile
 import time
@@ -29,7 +30,8 @@ class Postgres:
         parent = psutil.Process(self._server.get_pid())
         family = [parent, *parent.children(recursive=True)]
         for process in family:
-            process.kill()
+            with contextlib.suppress(psutil.NoSuchProcess):  # one that served a connection may have just ended
+                process.kill()
         # One that is dead but not buried holds nothing any more, and its burial may take init seconds.
         until = time.monotonic() + 10
         while any(map(_lives, family)) and time.monotonic() < until:
