@@ -15,10 +15,8 @@ from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import Any, TypeVar, cast
 
-import msgspec
-
 from agent3.env import Env
-from agent3.errors import Agent3Error, Corrupt, RequestError, SetupError, StorageError
+from agent3.errors import Agent3Error, Corrupt, SetupError, StorageError
 from agent3.storage.database import Dialect, Row, Transaction, Work
 from agent3.storage.disk_space import DiskSpace
 from agent3.storage.migration import apply_next, load_migrations
@@ -52,6 +50,8 @@ _GIVEN_BACK = 128
 """Pages that are given back together."""
 _SLACK = 1_024
 """Free pages that are left for what is written next."""
+_MOST_TOGETHER = 512
+"""Rows of one INSERT."""
 _FREE = """
 SELECT page_count AS pages, freelist_count AS free, page_size AS size, auto_vacuum AS vacuum
 FROM pragma_page_count(), pragma_freelist_count(), pragma_page_size(), pragma_auto_vacuum()
@@ -123,11 +123,12 @@ class SqliteDatabase:
     async def append(self, table: str, columns: Sequence[str], rows: Sequence[Sequence[object]]) -> int:
         if not rows:
             return 0
-        try:
-            sql, values = _append_statement(table, columns, rows)
-        except (TypeError, ValueError, OverflowError) as error:
-            raise RequestError(f"A value cannot be stored: {error}.") from error
-        return await self._writer.write(lambda tx: tx.run(sql, *values))
+        statements = _append_statements(table, columns, rows)
+
+        async def work(tx: Transaction) -> int:
+            return sum([await tx.run(sql, *values) for sql, values in statements])
+
+        return await self._writer.write(work)
 
     async def shrink(self) -> int:
         sizes = await self.one(_FREE)
@@ -210,25 +211,35 @@ class SqliteDatabase:
         return connection
 
 
-def _append_statement(table: str, columns: Sequence[str], rows: Sequence[Sequence[object]]) -> tuple[str, list[object]]:
-    """One INSERT for all rows, and its few parameters.
+def _append_statements(
+    table: str, columns: Sequence[str], rows: Sequence[Sequence[object]]
+) -> list[tuple[str, list[object]]]:
+    """INSERTs of many rows each, and their parameters.
 
-    So the writer thread asks for the interpreter lock once: beside busy callers each request takes up to 5 ms, and with
-    one statement per hundred rows it could not keep up. The columns that differ between the rows go in as one JSON
-    text, which costs SQLite half a microsecond per row and column; those that are the same in all rows, as most are,
-    go in once.
+    Beside busy callers the writer thread waits up to 5 ms for the interpreter lock after each statement, so a statement
+    for every row could not keep up. The columns that are the same in all rows, as most are, go in once. A statement has
+    room for a power of two of rows and takes as many as there are, so that few texts serve, which the connection keeps
+    compiled.
     """
     across = list(zip(*rows, strict=True))
     same = [column.count(column[0]) == len(column) for column in across]
     if all(same):
         same[0] = False
-    differing = [column for column, alike in zip(across, same, strict=True) if not alike]
-    packed = msgspec.json.encode(list(zip(*differing, strict=True))).decode()
-    places = itertools.count()
-    chosen = ", ".join("?" if alike else f"value ->> {next(places)}" for alike in same)
-    names = ", ".join(columns)
-    sql = f"INSERT INTO {table} ({names}) SELECT {chosen} FROM json_each(?) WHERE true ON CONFLICT DO NOTHING"
-    return sql, [column[0] for column, alike in zip(across, same, strict=True) if alike] + [packed]
+    alike = [column[0] for column, is_alike in zip(across, same, strict=True) if is_alike]
+    differing = list(zip(*[column for column, is_alike in zip(across, same, strict=True) if not is_alike], strict=True))
+    places = itertools.count(1)
+    chosen = ", ".join("?" if is_alike else f"column{next(places)}" for is_alike in same)
+    width = len(differing[0])
+    start = f"INSERT INTO {table} ({', '.join(columns)}) SELECT {chosen} FROM (VALUES "
+    row = f"({', '.join('?' * width)})"
+    statements: list[tuple[str, list[object]]] = []
+    for first in range(0, len(differing), _MOST_TOGETHER):
+        some = differing[first : first + _MOST_TOGETHER]
+        room = 1 << (len(some) - 1).bit_length()
+        sql = f"{start}{', '.join([row] * room)}) WHERE true LIMIT ? ON CONFLICT DO NOTHING"
+        unused = [None] * ((room - len(some)) * width)
+        statements.append((sql, [*alike, *itertools.chain.from_iterable(some), *unused, len(some)]))
+    return statements
 
 
 class _Readers:
