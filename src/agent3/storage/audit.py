@@ -76,12 +76,16 @@ class Signer(Protocol):
 
 def link_record(before: str, number: int, at: float, kind: str, what: str, who_digest: str, detail: str) -> str:
     """The link of a record of the spine, by the link before it."""
-    return sha256(before.encode() + _encode([number, f"{at:.6f}", kind, what, who_digest, detail])).hexdigest()
+    return _link(before, _encode([number, f"{at:.6f}", kind, what, who_digest, detail]))
 
 
 def link_row(before: str, segment: int, sequence: int, values: Sequence[object]) -> str:
     """The link of a row, by the link before it. Fractions are texts with 15 significant digits."""
-    return sha256(before.encode() + _encode([segment, sequence, *values])).hexdigest()
+    return _link(before, _encode([segment, sequence, *values]))
+
+
+def _link(before: str, content: bytes) -> str:
+    return sha256(before.encode() + content).hexdigest()
 
 
 def make_who_digest(salt: str, who: str) -> str:
@@ -175,20 +179,25 @@ class Segment:
 
     def link(self, rows: Sequence[Sequence[Any]]) -> list[tuple[Any, ...]]:
         """The rows as they are to be stored, with segment, sequence and link behind. It goes on only by ``advance``."""
-        number, link = self._number, self._link
+        link = self._link
         # By columns, since a step of the interpreter for each value of each row would cost more than all hashes.
-        hashed = list(zip(*rows, strict=True))
-        stored = list(hashed)
+        stored = list(zip(*rows, strict=True))
+        hashed = stored.copy()
         for place in self._fractions:
-            texts = tuple([None if value is None else f"{value:.15g}" for value in hashed[place]])
-            hashed[place] = texts
-            stored[place] = tuple([None if text is None else float(text) for text in texts])
+            column = stored[place]
+            alike = column.count(column[0]) == len(column)  # as where nothing costs anything
+            texts = [None if value is None else f"{value:.15g}" for value in (column[:1] if alike else column)]
+            rounded = [None if text is None else float(text) for text in texts]
+            hashed[place], stored[place] = (
+                (tuple(texts * len(column)), tuple(rounded * len(column))) if alike else (tuple(texts), tuple(rounded))
+            )
+        numbers = [self._number] * len(rows)
         sequences = range(self._sequence + 1, self._sequence + 1 + len(rows))
         links = []
-        for sequence, values in zip(sequences, zip(*hashed, strict=True), strict=True):
-            link = link_row(link, number, sequence, values)
+        for content in map(_encode, zip(numbers, sequences, *hashed, strict=True)):
+            link = _link(link, content)
             links.append(link)
-        return list(zip(*stored, [number] * len(rows), sequences, links, strict=True))
+        return list(zip(*stored, numbers, sequences, links, strict=True))
 
     def advance(self, linked: Sequence[tuple[Any, ...]], inserted: int) -> None:
         """Go on after rows that are stored; where fewer were inserted, some may not have been taken."""
