@@ -54,6 +54,8 @@ T = TypeVar("T")
 _decoder: msgspec.json.Decoder[Agent] = msgspec.json.Decoder(Agent)
 _FRESH = 0.5
 """Seconds for which memory is trusted without a look at the version in the database."""
+_AHEAD = 0.25
+"""Seconds after which it is looked at beforehand, as long as somebody asks."""
 _PATIENCE = 2.0
 """Seconds for which a look at that version may take; then memory is served."""
 _PAGE = 200
@@ -153,6 +155,7 @@ class Directory:
         self._version = -1
         self._away = False
         self._checked = float("-inf")
+        self._looking: asyncio.Task[None] | None = None
         self._writes = 0
         self._index = Index()
         self._changes: dict[str, _Change] = {}
@@ -295,8 +298,22 @@ class Directory:
         return None
 
     def peek(self, agent_id: str) -> Agent | None:
-        """The agent of that id from memory; None if the database would have to be asked."""
-        return self.find(agent_id) if self._is_fresh() else None
+        """The agent of that id from memory; None if the database would have to be asked.
+
+        Whoever peeks has the database asked before that is so, and meanwhile goes on by what is known.
+        """
+        age = self._env.monotonic() - self._checked
+        if age >= _FRESH:
+            return None
+        if age >= _AHEAD and self._looking is None:
+            self._looking = asyncio.create_task(self._refresh(age=_AHEAD))
+            self._looking.add_done_callback(self._end_looking)
+        return self.find(agent_id)
+
+    def _end_looking(self, task: asyncio.Task[None]) -> None:
+        self._looking = None
+        if not task.cancelled():
+            task.exception()  # it comes again to the first who waits for the database
 
     def find(self, agent_id: str) -> Agent | None:
         """The agent of that id, as of the last look at the database."""
@@ -612,7 +629,7 @@ class Directory:
 
     async def aclose(self) -> None:
         """End what goes on in the background. A thread at work ends by itself."""
-        running = [task for task in (self._following, self._tidying, self._embedding) if task is not None]
+        running = [task for task in (self._following, self._tidying, self._embedding, self._looking) if task is not None]
         for task in running:
             task.cancel()
         await asyncio.gather(*running, return_exceptions=True)
@@ -687,12 +704,12 @@ class Directory:
     def _is_fresh(self) -> bool:
         return self._env.monotonic() - self._checked < _FRESH
 
-    async def _refresh(self, since: float | None = None) -> None:
+    async def _refresh(self, since: float | None = None, age: float = _FRESH) -> None:
         """Follow the database, unless it was looked at in the last half second, or after ``since``."""
-        if self._is_fresh() and since is None:
+        if since is None and self._env.monotonic() - self._checked < age:
             return
         async with self._lock:
-            if self._checked > (self._env.monotonic() - _FRESH if since is None else since):
+            if self._checked > (self._env.monotonic() - age if since is None else since):
                 return
             began, writes = self._env.monotonic(), self._writes
             version = await self._read_version(since)
