@@ -88,12 +88,17 @@ def test_a_watcher_that_comes_back_cancels_the_inside() -> None:
 def test_a_watcher_ends_with_what_it_watches() -> None:
     async def story() -> int:
         watcher_left: list[str] = []
+        watching = asyncio.Event()
 
         async def later() -> int:
-            await asyncio.sleep(0.01)
+            await watching.wait()
             return 2
 
-        value = await run_watched(later(), lambda: _forever(watcher_left))
+        async def watch() -> None:
+            watching.set()
+            await _forever(watcher_left)
+
+        value = await run_watched(later(), watch)
         await asyncio.sleep(0.01)
         assert watcher_left == ["cancelled"]
         return value

@@ -15,6 +15,8 @@ from typing import Any, TypeVar, cast
 __all__ = ["Left", "as_coroutine", "drive", "finish", "run_watched", "start_task", "wait_for_task"]
 
 T = TypeVar("T")
+_UNWATCHED = 0.05
+"""Seconds before a watcher begins: a task for each call that waits a moment would cost more than the waiting."""
 
 
 class Left(Exception):
@@ -51,7 +53,7 @@ def run_watched(coro: Coroutine[Any, Any, T], watch: Callable[[], Coroutine[Any,
 
 
 class _Watcher:
-    """Cancels the current task when the watcher comes back."""
+    """Cancels the current task when the watcher comes back. Most calls are over before it has to look at all."""
 
     def __init__(self, watch: Callable[[], Coroutine[Any, Any, Any]]):
         owner = asyncio.current_task()
@@ -59,6 +61,10 @@ class _Watcher:
         self._owner = owner
         self._cancelling = owner.cancelling()
         self._came_back = False
+        self._task: asyncio.Task[Any] | None = None
+        self._timer = asyncio.get_running_loop().call_later(_UNWATCHED, self._start, watch)
+
+    def _start(self, watch: Callable[[], Coroutine[Any, Any, Any]]) -> None:
         self._task = asyncio.ensure_future(watch())
         self._task.add_done_callback(self._on_end)
 
@@ -69,7 +75,9 @@ class _Watcher:
 
     def close(self, error: BaseException | None = None) -> None:
         """End the watcher. A cancellation that was its own, and only its own, becomes Left."""
-        self._task.cancel()
+        self._timer.cancel()
+        if self._task is not None:
+            self._task.cancel()
         if not self._came_back:
             return
         if self._owner.uncancel() <= self._cancelling and isinstance(error, asyncio.CancelledError):
