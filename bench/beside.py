@@ -53,7 +53,7 @@ TURNS = 24
 REQUESTS = 400
 SETTLE_LOOKS, SETTLE_SECONDS = 60, 1.0
 SETTLED = 0.03
-"""The share of a core that a server takes which nobody asks, at most: a start that indexes in the background takes more."""
+"""The share of a core that an idle server may take: one that still indexes in the background takes more."""
 CALLS_SECONDS = 300
 
 Turn = Callable[[], float]

@@ -629,7 +629,9 @@ class Directory:
 
     async def aclose(self) -> None:
         """End what goes on in the background. A thread at work ends by itself."""
-        running = [task for task in (self._following, self._tidying, self._embedding, self._looking) if task is not None]
+        running = [
+            task for task in (self._following, self._tidying, self._embedding, self._looking) if task is not None
+        ]
         for task in running:
             task.cancel()
         await asyncio.gather(*running, return_exceptions=True)
