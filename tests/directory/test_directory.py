@@ -86,6 +86,26 @@ def test_what_another_process_does_is_seen_within_half_a_second(url: str) -> Non
     using(url, story)
 
 
+def test_whoever_peeks_has_the_database_asked_before_memory_is_too_old(url: str) -> None:
+    world = SeededEnv()
+
+    async def story(database: Database) -> None:
+        directory = Directory(database, world)
+        await directory.add(PIZZA)
+        await directory.get("pizza")
+        world.advance(0.3)
+        assert directory.peek("pizza") == PIZZA
+        [look] = [task for task in asyncio.all_tasks() if task is not asyncio.current_task()]
+        await look
+        world.advance(0.4)
+        assert directory.peek("pizza") == PIZZA
+        await directory.aclose()
+        world.advance(0.5)
+        assert directory.peek("pizza") is None
+
+    using(url, story)
+
+
 def test_an_agent_that_another_process_has_just_added_can_be_called_at_once(url: str) -> None:
     async def story(database: Database) -> None:
         here, there = Directory(database, SeededEnv()), Directory(database, SeededEnv())

@@ -160,8 +160,8 @@ def test_a_statement_of_its_own_is_done_when_it_answers_and_meets_the_others(url
 def test_rows_are_appended_by_the_thousand_and_those_that_are_there_stay(url: str) -> None:
     async def story(database: Database) -> None:
         await database.many(PUT, [("7", 1)])
-        await database.append("counters", ("name", "value"), [(str(i), i) for i in range(3_000)])
-        await database.append("counters", ("name", "value"), [])
+        assert await database.append("counters", ("name", "value"), [(str(i), i) for i in range(3_000)]) == 2_999
+        assert await database.append("counters", ("name", "value"), []) == 0
         rows = await database.all("SELECT name, value FROM counters")
         assert {row["name"]: row["value"] for row in rows} == {str(i): i for i in range(3_000)} | {"7": 1}
 
