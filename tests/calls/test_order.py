@@ -232,7 +232,7 @@ async def seen(
     return {"told": told, "reached": reached, "ledger": ledger, "letters": letters, "page": sorted(page)}
 
 
-_TIMES = {"id", "at", "seconds", "job", "link"}  # the link to the row before depends on which was written first
+_TIMES = {"id", "at", "seconds", "job", "sequence", "link"}  # the last two depend on which row was written first
 
 
 def _plain(value: Any) -> Any:
