@@ -22,6 +22,7 @@ __all__ = [
     "SAYING",
     "TAIL",
     "TELLING",
+    "WRITING_DOWN",
     "Scene",
     "row_at",
     "row_length",
@@ -56,6 +57,7 @@ CALLED = rows(
     "called|named|titled|llamado|llamada|titulado|titulada|que se llame|se llame|by the name of|con nombre|de nombre"
     "|and call it|call it|y llamala|y llamalo"
 )
+_CALLING = frozenset("call name title label llama nombra titula".split())
 TAIL = rows(
     "please|pls|por favor|porfa|gracias|thanks|thank you|for me|right now|ahora mismo|asap|cuanto antes|at the moment"
     "|en este momento|if possible"
@@ -88,6 +90,8 @@ _WORDED = ("name", "id", "place")
 _ADDRESSED = -1
 """Among the numbers of slots: the capability itself."""
 _RELATIVE = frozenset({"raise", "lower"})
+WRITING_DOWN = ("put", "note", "write", "jot", "take")
+"""Verbs that with "down" say that something is to be kept."""
 AT_MOST = frozenset(
     "limit max maximum most up first top last only next coming proximos proximas siguientes primeros primeras "
     "ultimos ultimas maximo hasta solo under below "
@@ -100,9 +104,11 @@ _FROM_HERE = frozenset("from desde starting at skip skipping offset".split())
 _BETWEEN = frozenset("of than to at no como mucho a al de in en lo por".split())
 
 _FROM = rows("from|desde|de|del|out of|leaving|leaving from|saliendo de|starting|starting on|starting at|starting from"
-             "|a partir de|a partir del|since|between|entre|beginning|beginning on|desde el|desde la")  # fmt: skip
+             "|a partir de|a partir del|since|between|entre|beginning|beginning on|desde el|desde la|saliendo|departing"
+             "|departing from|departing at|leaving at|leaving on|departing on|saliendo el|con salida")  # fmt: skip
 _TO = rows("to|into|a|al|hacia|hasta|hasta el|hasta la|until|till|as|como|onto|towards|through|con destino a|ending"
-           "|ending on|up to")  # fmt: skip
+           "|ending on|up to|arriving|arriving at|arriving in|arriving on|llegando|llegando a|returning|returning on"
+           "|volviendo|volviendo el|con vuelta|con vuelta el|and back on|back on")  # fmt: skip
 _BY = rows("by|de|del|from|por|written by|escrito por|escritos por")
 _IN = rows("in|at|on|en|inside|within|dentro de|near|cerca de|around|close to|alrededor de")
 _ABOUT = rows(
@@ -114,7 +120,8 @@ _OF_WHAT = rows("about|sobre|acerca de|regarding")
 _SAY = rows(
     "know that|know|saber que"
     "|saying|that says|which says|diciendo|que diga|que dice|:|to say|reading|diciendo que|saying that"
-    "|que diga :|que diga que|diciendo :|saying :|that says :"
+    "|que diga :|que diga que|diciendo :|saying :|that says :|containing|that contains|to contain|contains|contain"
+    "|que contenga|contenga|conteniendo|contuviera"
 )
 _THAT = rows("that|que|de que")
 """After a verb of saying."""
@@ -129,8 +136,9 @@ _ON = rows("on|el|for|para el|para|by|at|due|due on|due by|con fecha de|con fech
 _SINCE = rows("de|del|from|desde|desde el|a partir de|a partir del|starting|starting on|effective|as of|on or after")
 _AMOUNT = rows(
     "to|a|at|for|of|de|al|hasta|con|with|up to|down to|en|un|after|during|durante|within|in|dentro de|por|every|cada"
+    "|giving it|give it|and give it|allowing|and wait|waiting|dandole|dale|y dale|esperando"
 )
-_VIA = rows("by|in|on|as|via|en|con|como|using|with|for|of|de|to|a|al|por")
+_VIA = rows("by|in|on|as|via|en|con|como|using|with|for|of|de|to|a|al|por|only|just|solo|solamente|unicamente")
 
 
 class Scene:
@@ -158,9 +166,9 @@ class Scene:
         self.relative = bool(self.tokens) and any(
             token.means & _RELATIVE for token in self.tokens[self.verb : self.verb + 1]
         )
-        self.relative = self.relative or any(
-            token.plain in ("up", "down") for token in self.tokens[self.verb + 1 : self.verb + 6]
-        )
+        down = [token.plain for token in self.tokens[self.verb : self.verb + 6]]
+        if not (down[1:2] == ["down"] and down[0] in WRITING_DOWN):
+            self.relative = self.relative or any(word in ("up", "down") for word in down[1:])
         """Whether the verb says by how much, not to what: "raise it by 5"."""
         self.english = is_english(sentence.text, self.tokens[self.verb].plain if self.tokens else "")
         """Then "a" is an article, and no preposition."""
@@ -233,6 +241,18 @@ class Scene:
         return len(self.tokens)
 
     # Announcements
+
+    def called_length(self, index: int) -> int:
+        """How many words here say that a name follows: "called", or "call the screenshot", at the verb."""
+        if index == self.verb and self.tokens[index].plain in _CALLING:
+            at = self.past_articles[index + 1]
+            if (
+                at + 1 < len(self.tokens)
+                and self.tokens[at + 1].shape == "quote"
+                and self.tokens[at].means & self.form.named
+            ):
+                return at + 1 - index
+        return row_length(self.tokens, index, CALLED)
 
     def named_begins(self, index: int, number: int) -> Iterator[int]:
         """Where a value may begin if the name of the slot stands here, with the words that go with a name."""

@@ -13,7 +13,7 @@ from agent3.sentences.slots import Role, Slot
 from agent3.sentences.synonyms import CURRENCIES
 from agent3.sentences.texts import is_name
 from agent3.sentences.tokens import Atom, Token
-from agent3.sentences.values import day_for, plain_number
+from agent3.sentences.values import day_for, is_in_cents, plain_number, write_moment
 
 __all__ = ["compounds_at"]
 
@@ -28,6 +28,7 @@ _ORDERED = frozenset(
     ).split("|")
 )
 _JOINTS = frozenset("and y e , + plus mas x * by por".split())
+_TIMES = frozenset("x * by por".split())
 _BEFORE_RANGE = frozenset("from between de del desde entre".split())
 _IN_RANGE = frozenset("to until till through and al a hasta y e - \u2013".split())
 _INTO = frozenset("to into in a en".split())
@@ -77,7 +78,10 @@ def _ranges(scene: Scene, index: int) -> Iterator[Compound]:
             kinds = ("date",) if first.kind == "date" else ("integer", "number")
             if (ends := _ends(scene, kinds)) and first.value < second.value:
                 both = (first.value, second.value)
-                values = [one.isoformat() if first.kind == "date" else plain_number(one) for one in both]
+                values = [
+                    write_moment(one, scene.slots[number]) if first.kind == "date" else plain_number(one)
+                    for number, one in zip(ends, both, strict=True)
+                ]
                 yield second.last, tuple(zip(ends, values, strict=True))
 
 
@@ -127,11 +131,12 @@ def _pairs(scene: Scene, index: int) -> Iterator[Compound]:
         if found[0] == ("width", "height"):
             yield index + 1, tuple(zip(pair, (int(size[1]), int(size[2])), strict=True))
         return
-    if len([number for number in numbers if scene.slots[number].required]) != 2:
-        return
+    required = len([number for number in numbers if scene.slots[number].required]) == 2
     for first in scene.atoms[index]:
         joint = first.last
-        if first.kind != "number" or joint + 1 >= len(scene.tokens) or scene.tokens[joint].plain not in _JOINTS:
+        if first.kind != "number" or joint + 1 >= len(scene.tokens):
+            continue
+        if scene.tokens[joint].plain not in (_JOINTS if required else _TIMES):
             continue
         for second in scene.atoms[joint + 1]:
             if second.kind == "number":
@@ -158,7 +163,8 @@ def _full_names(scene: Scene, index: int) -> Iterator[Compound]:
     tokens = scene.tokens[begin : begin + 3]
     if first is None or last is None or begin == 0 or [*map(_is_capitalised, tokens)][:2] != [True, True]:
         return
-    if (len(tokens) == 3 and _is_capitalised(tokens[2])) or _is_capitalised(scene.tokens[begin - 1]):
+    led = begin - 1 != scene.verb and _is_capitalised(scene.tokens[begin - 1])
+    if (len(tokens) == 3 and _is_capitalised(tokens[2])) or led:
         return
     yield begin + 2, ((first, tokens[0].value), (last, tokens[1].value))
 
@@ -228,7 +234,7 @@ def _times_in_zones(scene: Scene, atom: Atom) -> Iterator[Compound]:
     starts = [n for n, slot in enumerate(scene.slots) if slot.kind == "zone" and slot.role == "from"]
     for zone in scene.atoms[at]:
         if zone.kind == "zone" and len(clocks) == len(starts) == 1:
-            yield zone.last, ((clocks[0], atom.value.strftime("%H:%M")), (starts[0], zone.value))
+            yield zone.last, ((clocks[0], write_moment(atom.value, scene.slots[clocks[0]])), (starts[0], zone.value))
 
 
 def _sums(scene: Scene, atom: Atom) -> Iterator[Compound]:
@@ -251,8 +257,11 @@ def _sums(scene: Scene, atom: Atom) -> Iterator[Compound]:
     ]
     for amount in amounts:
         value, slot = atom.value, scene.slots[amount]
-        if slot.about & {"cent", "cents", "minor", "smallest", "centimos", "centavo"} and "major" not in slot.about:
-            continue  # people say dollars where it takes cents: that is asked
+        hundredths = is_in_cents(slot)
+        if hundredths:
+            if atom.unit in _WITHOUT_CENTS:
+                continue
+            value = round(value * 100, 6)
         if slot.kind == "integer" and value != int(value):
             continue
         for currency in currencies:
@@ -260,8 +269,11 @@ def _sums(scene: Scene, atom: Atom) -> Iterator[Compound]:
             yield atom.last, ((amount, plain_number(value)), (currency, unit))
         words = "_".join(re.findall(r"[^\W_]+", fold(slot.described)))
         names = [atom.unit.lower(), *CURRENCIES.get(atom.unit, "").split()]
-        if not currencies and any(f"_{name}_" in f"_{words}_" for name in names):
+        if not currencies and (hundredths or any(f"_{name}_" in f"_{words}_" for name in names)):
             yield atom.last, ((amount, plain_number(value)),)
+
+
+_WITHOUT_CENTS = frozenset("JPY KRW CLP HUF".split())
 
 
 def _is_money(slot: Slot) -> bool:
@@ -277,10 +289,11 @@ def _times(scene: Scene, atom: Atom) -> Iterator[Compound]:
         ends = [n for n, slot in enumerate(scene.slots) if slot.kind == kind and slot.role == "to"]
         if len(starts) != 1 or len(ends) != 1:
             continue
-        values = first.strftime("%H:%M"), second.strftime("%H:%M")
+        both: tuple[Any, Any] = first, second
         if kind == "datetime":
             if (day := day_for(scene, atom)) is None:
                 continue
-            values = datetime.combine(day, first).isoformat(), datetime.combine(day, second).isoformat()
-        if values[0] < values[1]:
-            yield atom.last, ((starts[0], values[0]), (ends[0], values[1]))
+            both = datetime.combine(day, first), datetime.combine(day, second)
+        if first < second:
+            numbers = starts[0], ends[0]
+            yield atom.last, tuple((n, write_moment(one, scene.slots[n])) for n, one in zip(numbers, both, strict=True))

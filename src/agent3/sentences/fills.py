@@ -172,14 +172,15 @@ def _fills_of(scene: Scene, index: int, number: int, slot: Slot) -> Iterator[Fil
         if own or (slot.required and slot.kind != "text"):
             yield from _values(scene, index, begin, number, slot, "role" if own else "weak")
     if slot.kind in ("path", *_WORDED) and not slot.many:
-        length = row_length(tokens, index, CALLED)
+        length = scene.called_length(index)
         if length and (slot.role == "title" or (slot.required and slot.kind != "id")):
             yield from _values(scene, index, index + length, number, slot, "called")
     if slot.required and slot.kind in ("name", "id") and slot.words[-1:] == ("name",) and _follows_type(scene, index):
         yield from _values(scene, index, index, number, slot, "noun")
     if slot.kind in ("integer", "number") and (after := scene.bound_end(index, slot)) is not None:
         yield from _values(scene, index, after, number, slot, "lead")
-    if slot.required or slot.kind not in _WORDED or (slot.kind == "text" and tokens[index].shape == "quote"):
+    shown = slot.kind in ("id", "name") and slot.forms and form_of_code(tokens[index].value) in slot.forms
+    if slot.required or slot.kind not in _WORDED or shown or (slot.kind == "text" and tokens[index].shape == "quote"):
         yield from _values(scene, index, index, number, slot, "")
 
 
@@ -291,7 +292,14 @@ def _lists(scene: Scene, begin: int, number: int, slot: Slot, cue: Cue) -> Itera
         values.append(one.value)
         cost, typed, position = max(cost, one.cost), typed and one.typed, one.end
         doubt, end = one.doubt if doubt is None else doubt, one.end
-        while position < len(tokens) and tokens[position].plain in (",", "and", "y", "e", "&", "plus"):
+        while position < len(tokens) and tokens[position].plain in (",", "and", "y", "e", "&", "plus", "ni", "nor"):
+            position += 1
+        # "to ann@x.org and to bob@x.org": the preposition that led to the first may be said again.
+        led = tokens[first - 1].plain if (first := begin) else ""
+        while first and led in DETERMINERS - {"a", "al"}:
+            first -= 1
+            led = tokens[first - 1].plain if first else ""
+        if end < position < len(tokens) - 1 and tokens[position].plain == led != "":
             position += 1
         if end < position < len(tokens) and tokens[position].plain in NEW and doubt is None:
             doubt = tokens[position].value  # "the tags urgent, new": one of them, or said of what follows?
@@ -343,7 +351,7 @@ def _annotated(scene: Scene, fill: Fill, number: int, slot: Slot) -> Iterator[Fi
     tokens, own = scene.tokens, slot.own | slot.about
     for other, _ in fill.values[1:]:
         own |= scene.slots[other].own
-    if slot.kind in ("text", "boolean") or slot.shown or not (fill.typed or fill.cued):
+    if slot.kind == "text" or slot.shown or not (fill.typed or fill.cued):
         return
     last, cued, named = fill.last, fill.cued, False
     for _ in range(3):

@@ -257,7 +257,7 @@ def same_stem(word: str, other: str) -> bool:
 _LATIN = re.compile(
     r"(?:aciones|acion|ciones|cion|siones|sion|ations?|tions?|sions?|idades|idad|ities|ity|mente|ables?|ibles?|icos?"
     r"|icas?|ics?|ical|ales?|als?|antes?|entes?|ants?|ents?|arios?|arias?|aries|ary|ivos?|ivas?|ives?|adores?|ador"
-    r"|ators?|ores?|ors?|ates?|izar|ize|ise|ados?|adas?|ar|er|ir|an|en|as|es|os|a|e|o|s|y)"
+    r"|ators?|ores?|ors?|ates?|ed|izar|ize|ise|ados?|adas?|ar|er|ir|an|en|as|es|os|a|e|o|s|y)"
 )
 """Endings that English and Spanish words of one Latin root differ by."""
 _ONE_SOUND = (("ph", "f"), ("qu", "c"), ("th", "t"), ("y", "i"), ("k", "c"))

@@ -7,8 +7,9 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-from agent3.sentences.announcements import DETERMINERS, TAIL, TELLING, Scene, row_at, row_length, rows
+from agent3.sentences.announcements import DETERMINERS, TAIL, TELLING, WRITING_DOWN, Scene, row_at, row_length, rows
 from agent3.sentences.lexicon import BROAD, EMPTY, is_action, is_cognate, is_common, same_stem
+from agent3.sentences.slots import EXCLUDING
 
 __all__ = ["FILLER", "NEW", "Pass", "pass_over"]
 
@@ -43,7 +44,7 @@ _RETRIEVING = frozenset(
     "leer pone pon traeme trae go say when where cuando donde any busco buscame vale son es era fue current currently "
     "latest va dice dicen says whether voy ir llego llegar llega come has have tiene tienen tengo contiene hara haran "
     "will be like going hacer hace use uses usa usan utiliza looks happening there pasa sale salen aparece aparecen "
-    "exist exists existe existen stand stands traer sacame saca bring pull mean means".split()
+    "exist exists existe existen stand stands traer sacame saca bring pull mean means take llevame llevar".split()
 )
 _LIGHT_VERBS = frozenset(
     "do make take run give perform have haz hacer hazme dar da realiza realizar ejecuta saca sacar sacame pon poner "
@@ -94,6 +95,7 @@ _PHRASAL: tuple[tuple[tuple[str, ...], frozenset[str]], ...] = tuple(
                 "da por terminada",
             )
         ),
+        *((f"{verb} down", "log create add record write track") for verb in WRITING_DOWN),
         ("let", "notify send post tell"),
         ("take a", "create capture"),
         ("look up", "search lookup find get read"),
@@ -143,6 +145,8 @@ _JOINING = frozenset("but pero".split())
 _LOOSE = frozenset("short brief quick recent recently breve corto corta rapido reciente recientes today hoy".split())
 """How somebody wants to be shown something: they say no more than that."""
 _BOUNDS = rows("at most|only the first|only the last|no more than|como maximo|como mucho|maximo|solo los primeros")
+_RECENT = rows("most recent|mas reciente|mas recientes|mas nuevo|mas nuevos|mas nueva|mas nuevas")
+"""What comes first anyway, where there is nothing to choose an order by."""
 _HEADED = _COSTLY - {"que", "that", "as"} | frozenset("is are was were es son era eran".split())
 
 
@@ -214,10 +218,14 @@ def pass_over(scene: Scene, index: int) -> Pass | None:
         return Pass(here, 0.1, "preamble")
     if form.reading and (length := row_length(tokens, index, _ANYTHING)):
         return Pass(index + length, 0.1, "courtesy", anchors=True)
-    if form.reading and token.plain in _JOINING and row_length(tokens, here, _BOUNDS):
+    if form.reading and not form.sorts and (length := row_length(tokens, index, _RECENT)):
+        return Pass(index + length, 0.2, "courtesy")
+    if form.reading and token.plain in _JOINING and row_length(tokens, here, _BOUNDS | EXCLUDING):
         return Pass(here, 0.2, "courtesy")  # "… but at most 20"
     if token.plain in _BEFORE_DATE and here < len(tokens) and any(atom.kind == "date" for atom in scene.atoms[here]):
         return Pass(here, 0.0, "courtesy")
+    if length := row_length(tokens, index, form.phrases):
+        return Pass(index + length, 0.0, "capability", anchors=not form.undoes)
     for row, meant in _PHRASAL:
         if row_at(tokens, index, row) and meant & form.verbs:
             return Pass(index + len(row), 0.0, "capability", anchors=True)

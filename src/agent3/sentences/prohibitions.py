@@ -34,7 +34,7 @@ _COURTEOUS = re.compile(
 _HARMLESS = re.compile(
     rf"{_COURTEOUS.pattern}|\bpor que no\b(?= \w+)|\bno (?:more|later|fewer|less|older|earlier) than\b|\bno (?:mas"
     rf"|menos) de\b"
-    r"|\bwith no\b|\bno\. ?\d|\bnot only\b|\bsin falta\b"
+    r"|\bwith no\b|\bno\. ?\d|\bnot only\b|\bsin falta\b|(?<=\bsin )[^.;,!?]{1,60}? ni\b"
 )
 # The text of a message begins here; what it says is not said to us.
 _CONTENT = re.compile(
@@ -81,7 +81,8 @@ _INDIRECT = re.compile(
     r"|consulta|digas|verifica)\s+(?:me\s+)?(?:if|si)\b"
 )
 _ASKED = re.compile(
-    r"^\W*if it(?:'s| is) .{1,60}, what\b|^\W*si (?:en .{1,40} )?(?:son|es) .{1,60},\W*(?:que|cual|cuant)"
+    r"^\W*(?:if|when) it(?:'s| is) .{1,60}, what\b"
+    r"|^\W*(?:si|cuando) (?:en .{1,40} )?(?:son|es|sean) .{1,60},\W*(?:que|cual|cuant)"
     r"|^\W*(?:what|which|how|que|cual|cuanto) (?:time|hour|hora|much|es|is|are)\b.*\b(?:when"
     r"|cuando)\b"
 )

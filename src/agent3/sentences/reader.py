@@ -20,7 +20,7 @@ from agent3.model import Capability
 from agent3.schema.compiler import compiled
 from agent3.sentences.announcements import Scene
 from agent3.sentences.fills import Fill, find_fills
-from agent3.sentences.lexicon import Language, detect_language
+from agent3.sentences.lexicon import Language, detect_language, is_action
 from agent3.sentences.passing import FILLER, pass_over
 from agent3.sentences.phrases import match_phrases
 from agent3.sentences.prohibitions import Why, blank_courtesies, find_prohibition
@@ -163,6 +163,7 @@ def _only_value(sentence: Sentence, form: Form, capability: Capability) -> Under
     proper = (
         len(tokens) <= 3
         and first.shape == "word"
+        and not is_action(first.plain)  # 'Publish "Hello"' is no name
         and all(token.value[:1].isupper() or (token is not first and token.shape == "digits") for token in tokens)
     )
     known = any(token.means & (form.named | form.told) or token.plain in FILLER for token in tokens)
@@ -268,6 +269,11 @@ class _Search:
                     state.ignored | named,
                 ),
             )
+        for fill in self._fills[index]:  # "en HTML, sin simplificar": one thing said twice
+            if self._is_choice(fill) and all(
+                number in filled and filled[number] == value for number, value in fill.values
+            ):
+                yield 0.1, replace(state, position=fill.last, used=(*state.used, (index, fill.last, "mark")))
         for fill in open_fills:
             if (cost := self._cost(fill, state, filled)) is not None:
                 yield cost, self._take(state, fill)
@@ -305,7 +311,9 @@ class _Search:
         own = self._form.verbs if self._form.undoes else self._form.named
         anchored = state.anchored or any(token.shape == "word" and token.means & own for token in said)
         if fill.first == self._scene.verb and self._is_choice(fill) and not self._form.undoes:
-            anchored = anchored or self._form.slots[fill.values[0][0]].required  # "apaga light.salon"
+            # "apaga light.salon", "close ticket 4"
+            sets = self._form.verbs & {"set", "update", "transition"}
+            anchored = anchored or self._form.slots[fill.values[0][0]].required or bool(sets)
         used = (*state.used, (fill.first, fill.last, names))
         return replace(state, position=fill.last, fills=(*state.fills, fill), used=used, anchored=anchored)
 

@@ -14,15 +14,38 @@ from typing import Any, Literal
 
 from agent3.model import Capability
 from agent3.sentences.lexicon import BROAD, EMPTY, fold, is_action, meanings, ways_to_say
+from agent3.sentences.spans import NUMBER_NAMES
 from agent3.sentences.synonyms import CURRENCIES, LANGUAGES, UNITS
 
-__all__ = ["ARITHMETIC", "Form", "Kind", "Role", "Slot", "form_of", "form_of_code", "kind_of", "split_name"]
+__all__ = [
+    "ARITHMETIC",
+    "EXCLUDING",
+    "INVERTING",
+    "Form",
+    "Kind",
+    "Role",
+    "Slot",
+    "form_of",
+    "form_of_code",
+    "kind_of",
+    "split_name",
+]
 
 Kind = Literal["enum", "boolean", "integer", "number", "date", "datetime", "time", "email", "url", "path", "domain",
                "currency", "language", "zone", "phone", "duration", "when", "id", "code", "place", "name", "text",
                "other"]  # fmt: skip
 Role = Literal["from", "to", "by", "in", "most", "least", "first", "page", "content", "query", "title", "place", ""]
 
+INVERTING = frozenset("no exclude skip disable without omit avoid ignore hide".split())
+"""Words at the start of a name that take away what follows."""
+EXCLUDING = frozenset(
+    tuple(row.split())
+    for row in (
+        "leave out|leaving out|excluding|exclude|except|except for|ignoring|skipping|skip|omitting"
+        "|sin contar|sin incluir|excepto|salvo|excluyendo|omitiendo|ignorando|dejando fuera|without counting|but not"
+    ).split("|")
+)
+"""How people say what is to be left out, where there is a parameter for that."""
 _MOST_SLOTS = 60
 _DEEPEST = 3
 
@@ -57,7 +80,7 @@ _NOUNS: dict[str, tuple[str, ...]] = {
     "url": ("url", "page"),
     "email": ("email", "address"),
     "domain": ("domain",),
-    "place": ("city",),
+    "place": tuple("city town address warehouse office branch store shop airport station hotel restaurant".split()),
 }
 """What people put before a value of a kind, whatever the parameter is called."""
 
@@ -122,6 +145,10 @@ class Form:
     """Words of its description such as "to-do"."""
     choices: frozenset[str] = frozenset()
     """The options of single words that its parameters offer."""
+    sorts: bool = False
+    """One of its parameters says in which order."""
+    phrases: frozenset[tuple[str, ...]] = frozenset()
+    """What is said for one of its own words in several: "lista de reproducción" for a playlist."""
     index: Mapping[str, Sequence[tuple[int, tuple[str, ...]]]] = field(default_factory=dict)
     """By the meaning of its first word: each row of words that announces a slot, and the number of the slot."""
 
@@ -192,6 +219,10 @@ def _make_form(capability: Capability, agent: str) -> Form:
         named_verbs += [verb for verb in re.findall(r"\bto ([a-z]+)", slot.described[:100].lower()) if is_action(verb)]
         # "the task to search for and complete" completes it
         named_verbs = [verb for verb in named_verbs if verb in name_words or verb not in _SEEKING]
+    # "light_turn_on" is done by "switch it on", too.
+    named_verbs += [
+        after for before, after in pairwise(name_words) if before in ("turn", "switch") and after in ("on", "off")
+    ]
     name_words += _initials(name_words)
     name_words += told_words[:1]  # "Tell a tale …": its own verb, as much as one in its name
     if not verbs:
@@ -213,6 +244,14 @@ def _make_form(capability: Capability, agent: str) -> Form:
         frozenset(re.findall(r"[a-z]+(?:-[a-z]+)+", fold(capability.description[:600]))),
         frozenset(
             word for slot in slots for _, ways in slot.options for (word, *rest) in filter(None, ways) if not rest
+        ),
+        any({"sort", "order", "orderby", "sorting", "ordering"} & {*slot.words} for slot in slots),
+        frozenset(
+            row
+            for word in {*name_words, *told_words}
+            if word not in EMPTY and len(word) > 3
+            for row in ways_to_say(word)
+            if len(row) > 1
         ),
         _index_names(slots),
     )
@@ -350,11 +389,20 @@ def _slot(
         return None
     if kind == "name" and (listed := _listed_options(described)):
         kind, item = "enum", {**item, "enum": listed}
+    levels = _levels(described, item) if kind == "integer" else {}
+    if levels:
+        kind, item = "enum", {**item, "enum": [*levels]}
     definition = {**item, **({"description": whole["description"]} if "description" in whole else {})}
     options: list[tuple[Any, frozenset[tuple[str, ...]]]] = []
     if kind == "enum":
         options = [(option, ways_to_say(str(option))) for option in item["enum"][:200] if option is not None]
         options = [(option, ways | _ways_to_say_code(option, words)) for option, ways in options]
+        for option, name in levels.items():
+            said = {*NUMBER_NAMES.get(option, "").split()} - {"un", "una", "uno", "one"}
+            named = ways_to_say(name) if name else frozenset()
+            options = [
+                (one, ways | named | {(word,) for word in said} if one == option else ways) for one, ways in options
+            ]
     about = frozenset(
         meaning
         for word in re.findall(r"[^\W_]+", described[:300])
@@ -370,11 +418,12 @@ def _slot(
         many,
         _role(words, kind, described),
         words,
-        frozenset(_cues(words, kind)),
+        frozenset(_cues(words, kind))
+        | (EXCLUDING if words[:1] and words[0] in INVERTING and kind != "boolean" else set()),
         frozenset([*_NOUNS.get(kind, ()), *(_head_nouns(described) if kind not in ("boolean", "other") else ())]),
         about,
         tuple(options),
-        bool(words) and words[0] in ("no", "exclude", "skip", "disable", "without", "omit"),
+        bool(words) and words[0] in INVERTING,
         frozenset(meaning for word in words if word not in _WEAK_WORDS for meaning in meanings(word)) - BROAD,
         _unit(words, described) if kind in ("integer", "number") else None,
         tuple(_examples(definition)) if kind == "name" else (),
@@ -429,6 +478,8 @@ def form_of_code(text: str) -> str:
     """The form of a code that has both letters and digits: A for letters, 9 for digits, X for both. "" for no code."""
     if not (re.search(r"[A-Za-z]", text) and re.search(r"\d", text)) or _NO_CODES.fullmatch(text):
         return ""
+    if prefixed := re.match(r"[a-z]{2,6}_(?=[A-Za-z\d]+$)", text):
+        return prefixed[0]  # "cus_41Lp"
     form = re.sub(r"[A-Za-z\d]+", lambda run: "A" if run[0].isalpha() else "9" if run[0].isdigit() else "X", text)
     return form if len(form) < 6 else "long"
 
@@ -447,6 +498,22 @@ def _listed_options(described: str) -> list[str]:
         return []
     found = _LIST.search(described)
     return re.findall(r"[a-z][a-z_-]+", re.sub(r"\bor\b", " ", found[1])) if found else []
+
+
+_LEVEL = re.compile(r"\b(\d{1,2})\s*(?:=|:|->|\(|\bis\b)?\s*((?:no )?[a-z]{3,})\)?(?=\s*(?:[,;/.)]|$|to\b|and\b|or\b))")
+_LEVEL_AFTER = re.compile(r"\b((?:no )?[a-z]{3,})\s*(?:=|:|\()\s*(\d{1,2})\b")
+
+
+def _levels(described: str, item: Mapping[str, Any]) -> dict[int, str]:
+    """What whole numbers stand for where a description says so of two or more: "1 (normal) to 4 (urgent)"."""
+    found = {int(number): word for number, word in _LEVEL.findall(described[:300])}
+    found = found or {int(number): word for word, number in _LEVEL_AFTER.findall(described[:300])}
+    least, most = item.get("minimum", min(found, default=0)), item.get("maximum", max(found, default=0))
+    if len(found) < 2 or any(word in UNITS or word.removesuffix("s") in UNITS for word in found.values()):
+        return {}
+    if not isinstance(least, int) or not isinstance(most, int) or not least <= min(found) <= max(found) <= most <= 20:
+        return {}
+    return {number: found.get(number, "") for number in range(least, most + 1)}
 
 
 def _unit(words: tuple[str, ...], described: str) -> tuple[str, float] | None:

@@ -7,14 +7,14 @@ the number of guests for a day. It knows English and Spanish, and no schema: ``s
 from __future__ import annotations
 
 import re
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
 from datetime import date, datetime, time, timedelta
 from typing import Any, Literal
 
 from agent3.sentences.lexicon import Language, detect_language, fold, fold_letters
 
-__all__ = ["MONTHS", "Kind", "Span", "find_spans", "parse_number"]
+__all__ = ["MONTHS", "NUMBER_NAMES", "Kind", "Span", "find_spans", "parse_number"]
 
 Kind = Literal["date", "time", "money", "number", "email", "url", "quote"]
 
@@ -51,14 +51,40 @@ _MONTHS = {name: number for name, number in MONTHS.items() if name != "set"}  # 
 _WEEKDAYS = ("monday mon lunes", "tuesday tue tues martes", "wednesday wed miercoles", "thursday thu thurs jueves",
              "friday fri viernes", "saturday sat sabado", "sunday sun domingo")  # fmt: skip
 _DAYS = {name: number for number, names in enumerate(_WEEKDAYS) for name in names.split()}
-_NUMBER_WORDS = {
-    0: "zero cero", 1: "one un uno una", 2: "two dos couple par", 3: "three tres", 4: "four cuatro", 5: "five cinco",
-    6: "six seis", 7: "seven siete", 8: "eight ocho", 9: "nine nueve", 10: "ten diez", 11: "eleven once",
-    12: "twelve doce docena dozen", 13: "thirteen trece", 14: "fourteen catorce", 15: "fifteen quince",
-    16: "sixteen dieciseis", 20: "twenty veinte", 30: "thirty treinta", 40: "forty cuarenta", 50: "fifty cincuenta",
-    100: "hundred cien ciento", 1000: "thousand mil",
+_UNITS = {
+    1: "one un uno una", 2: "two dos", 3: "three tres", 4: "four cuatro", 5: "five cinco", 6: "six seis",
+    7: "seven siete", 8: "eight ocho", 9: "nine nueve",
 }  # fmt: skip
-_NUMBERS = {name: number for number, names in _NUMBER_WORDS.items() for name in names.split()}
+_TEENS = {
+    10: "ten diez", 11: "eleven once", 12: "twelve doce", 13: "thirteen trece", 14: "fourteen catorce",
+    15: "fifteen quince", 16: "sixteen dieciseis", 17: "seventeen diecisiete", 18: "eighteen dieciocho",
+    19: "nineteen diecinueve", 21: "veintiuno veintiun veintiuna", 22: "veintidos", 23: "veintitres",
+    24: "veinticuatro", 25: "veinticinco", 26: "veintiseis", 27: "veintisiete", 28: "veintiocho", 29: "veintinueve",
+}  # fmt: skip
+_TENS = {
+    20: "twenty veinte", 30: "thirty treinta", 40: "forty cuarenta", 50: "fifty cincuenta", 60: "sixty sesenta",
+    70: "seventy setenta", 80: "eighty ochenta", 90: "ninety noventa",
+}  # fmt: skip
+_HUNDREDS = {
+    100: "cien ciento", 200: "doscientos doscientas", 300: "trescientos trescientas",
+    400: "cuatrocientos cuatrocientas", 500: "quinientos quinientas", 600: "seiscientos seiscientas",
+    700: "setecientos setecientas", 800: "ochocientos ochocientas", 900: "novecientos novecientas",
+}  # fmt: skip
+_ALONE = {0: "zero cero", 2: "couple par", 12: "docena dozen"}
+_POWERS = {100: "hundred", 1000: "thousand mil", 1_000_000: "million millions millon millones"}
+
+
+def _by_name(*tables: dict[int, str]) -> dict[str, int]:
+    return {name: number for table in tables for number, names in table.items() for name in names.split()}
+
+
+def _either(names: Iterable[str]) -> str:
+    return "|".join(sorted(names, key=len, reverse=True))
+
+
+NUMBER_NAMES = {**_UNITS, **_TEENS, **_TENS}
+"""What small numbers are called in English and Spanish."""
+_NUMBERS = _by_name(_UNITS, _TEENS, _TENS, _HUNDREDS, _ALONE, _POWERS)
 _ARTICLES = frozenset({"one", "un", "una", "uno"})
 _CURRENCIES = {
     "$": "USD", "usd": "USD", "dollar": "USD", "dolar": "USD", "€": "EUR", "eur": "EUR", "euro": "EUR",
@@ -67,8 +93,19 @@ _CURRENCIES = {
 
 _M = "|".join(sorted(_MONTHS, key=len, reverse=True))
 _D = "|".join(sorted(_DAYS, key=len, reverse=True))
-_N = "|".join(sorted(_NUMBERS, key=len, reverse=True))
+_U, _T, _TY = _either(_by_name(_UNITS)), _either(_by_name(_TEENS)), _either(_by_name(_TENS))
+_TO_99 = rf"(?:(?:{_TY})(?:(?:[ -]|\s+y\s+)(?:{_U}))?|{_T}|{_U})\b"
+_TO_999 = (
+    rf"(?:(?:{_U}|an?|{_TY}|{_T})\s+hundred\b(?:\s+(?:and\s+)?{_TO_99})?"
+    rf"|(?:{_either(_by_name(_HUNDREDS))})\b(?:\s+{_TO_99})?|{_TO_99})"
+)
 _NUM = r"\d{1,3}(?:[.,]\d{3})+(?:[.,]\d{1,2})?|\d+(?:[.,]\d+)?"
+_N = (
+    rf"(?:(?:{_TO_999}|(?<![\w.,])(?:{_NUM})|\ban?)\s+(?:thousand|mil|millions?|millon|millones)\b(?:,?\s+(?:and\s+)?{_TO_999})?"
+    rf"|mil\b(?:\s+{_TO_999})?|{_TO_999}|hundred\b|thousand\b|(?:{_either(_by_name(_ALONE))})\b)"
+)
+"""A number in words: "two hundred and fifty", "mil quinientos". "two and three" are two of them."""
+_AND_HALF = r"(?:\s+(?:and a half|y medi[oa])\b)?"
 _UNIT = r"(?P<unit>days?|dias?|weeks?|semanas?|months?|mes(?:es)?)"
 
 _QUOTE = re.compile(r"“([^”]*)”|«([^»]*)»|\"([^\"]*)\"|(?<!\w)'([^']+)'(?!\w)")
@@ -96,22 +133,39 @@ _NEXT_UNIT = re.compile(r"\b(?:next|la proxima|el proximo)\s+(?P<unit>week|seman
 _WEEKDAY = re.compile(
     rf"\b(?P<next>next\s+|(?:el\s+)?proximo\s+)?(?:(?:on|this|el|este)\s+)?(?P<day>{_D})s?\b(?P<after>\s+que viene)?"
 )
-_HOURS = "|".join(word for number, names in _NUMBER_WORDS.items() if 0 < number < 13 for word in names.split()[:4])
-_MINUTES_PAST = {"y media": 30, "half past": 30, "y cuarto": 15, "quarter past": 15, "menos cuarto": -15,
-                 "quarter to": -15}  # fmt: skip
-# 7pm, 19:30, "a las 7 de la tarde", "at 7" (but not "at 7 euros"), noon and midnight.
+_HOUR_WORD = rf"(?:{_either(name for name, number in _NUMBERS.items() if 0 < number < 13)})\b"
+_HOUR = rf"(?:\d{{1,2}}\b|{_HOUR_WORD})"
+_PAST = (
+    rf"(?:half past|(?:a )?quarter (?:past|to)|(?:{_TO_99}|\d{{1,2}})(?: minutes)? past"
+    r"|(?:(?<=at )|(?<=by )|(?<=it's ))(?:five|ten|twenty|twenty-five) to)"
+)
+_PART = r"morning|afternoon|evening|night|manana|tarde|noche|madrugada"
+_ENDS = (
+    rf"(?=\s*(?:$|[^\w\s]|(?:on|in the|for|with|and|next|this|today|tomorrow|tonight|sharp|please|el|de|por|{_D})\b))"
+)
+# 7pm, 19:30, "a las 7 de la tarde", "at 7" (but not "at 7 euros"), "half past four in the afternoon", noon, midnight.
 _CLOCK = re.compile(
-    r"\b(?P<h>\d{1,2})(?::(?P<m>\d{2}))?\s*(?P<half>a\.?m\b\.?|p\.?m\b\.?)"
+    r"(?:\b(?P<h>\d{1,2})(?::(?P<m>\d{2}))?\s*(?P<half>a\.?m\b\.?|p\.?m\b\.?)"
     r"|\b(?P<h2>\d{1,2})[:h](?P<m2>\d{2})\b"
-    rf"|\ba las? (?P<h3>\d{{1,2}}|{_HOURS}\b)(?::(?P<m3>\d{{2}}))?(?:\s+(?P<past>y media|y cuarto|menos cuarto)\b)?"
-    r"(?:\s+(?:de|por) la (?P<part>manana|tarde|noche))?"
-    rf"|\b(?P<said>half past|quarter past|quarter to) (?P<h5>\d{{1,2}}|{_HOURS})\b"
-    r"|\bat (?P<h4>\d{1,2})\b(?!:|\s*(?:%|euros?|dollars?))"
-    r"|\b(?P<noon>noon|midday|mediodia)\b|\b(?P<midnight>midnight|medianoche)\b"
+    rf"|(?:\ba |(?<=\bson )|(?<=\bes )|(?<=\bhasta )|(?<=\bdesde )|(?<=\bsobre ))las? "
+    rf"(?P<h3>{_HOUR})(?::(?P<m3>\d{{2}}))?"
+    rf"(?:\s+(?P<past>(?:y|menos)\s+(?:media|cuarto|{_TO_99}|\d{{1,2}}))\b)?(?:\s+en punto\b)?"
+    rf"|\b(?P<said>{_PAST}) (?P<h5>{_HOUR})"
+    r"|\bat (?P<h4>\d{1,2})\b(?!:|\s*(?:%|euros?|dollars?))(?:\s+o'?clock\b)?"
+    rf"|\bat (?P<h6>{_HOUR_WORD})(?:\s+(?P<m6>fifteen|thirty|forty-five))?(?:\s+o'?clock\b|{_ENDS})"
+    rf"|\b(?P<h7>{_HOUR})\s+o'?clock\b"
+    r"|\b(?P<noon>noon|midday|mediodia)\b|\b(?P<midnight>midnight|medianoche)\b)"
+    rf"(?:\s+(?:in the|at|de la|por la) (?P<part>{_PART})\b)?"
+)
+_TONIGHT = (
+    re.compile(r"(?:tonight|this evening|esta noche|esta tarde),?\s*$"),
+    re.compile(r"\s*(?:tonight|this evening|this afternoon|esta noche|esta tarde)\b"),
 )
 _C = r"usd|eur|gbp|dollars?|dolares?|dolar|euros?|pounds?|libras?"
-_MONEY = re.compile(rf"(?P<c>[$€£]|\b(?:{_C})\s)\s*(?P<n>{_NUM})|(?P<n2>{_NUM})\s*(?P<c2>[$€£]|(?:{_C})\b)")
-_NUMBER = re.compile(rf"(?<![\w.,])-?(?:{_NUM})(?!\w)|\b(?:{_N})\b")
+_MONEY = re.compile(
+    rf"(?P<c>[$€£]|\b(?:{_C})\s)\s*(?P<n>{_NUM})|(?P<n2>\b{_N}|{_NUM})\s*(?:de\s+)?(?P<c2>[$€£]|(?:{_C})\b)"
+)
+_NUMBER = re.compile(rf"\b{_N}{_AND_HALF}|(?<![\w.,])-?(?:{_NUM})(?!\w){_AND_HALF}")
 
 
 def find_spans(text: str, now: datetime) -> list[Span]:
@@ -125,24 +179,17 @@ def find_spans(text: str, now: datetime) -> list[Span]:
     spans += [Span(*match.span(), "url", match[0]) for match in _URL.finditer(text)]
     spans += [Span(*match.span(), "email", match[0]) for match in _EMAIL.finditer(text)]
     spans += _find_dates(plain, now.date(), detect_language(text))
-    for match in _CLOCK.finditer(plain):
-        told = match["h"] or match["h2"] or match["h3"] or match["h4"] or match["h5"] or "0"
-        hour = 12 if match["noon"] else int(parse_number(told))
-        minute = int(match["m"] or match["m2"] or match["m3"] or 0)
-        if match["half"]:
-            hour = hour % 12 + (12 if match["half"].startswith("p") else 0)
-        elif match["part"] in ("tarde", "noche"):
-            hour = hour % 12 + 12
-        if past := match["past"] or match["said"]:
-            hour, minute = divmod((hour * 60 + minute + _MINUTES_PAST[past]) % (24 * 60), 60)
-        if hour < 24 and minute < 60:
-            spans.append(Span(*match.span(), "time", time(hour, minute)))
+    spans += _find_times(plain)
     for match in _MONEY.finditer(plain):
         currency = (match["c"] or match["c2"]).strip()
         unit = _CURRENCIES.get(currency) or _CURRENCIES[re.sub(r"(?<=r)es$|s$", "", currency)]
         spans.append(Span(*match.span(), "money", parse_number(match["n"] or match["n2"]), unit))
     numbers = list(_NUMBER.finditer(plain))
-    spans += [Span(*match.span(), "number", parse_number(match[0])) for match in numbers if match[0] not in _ARTICLES]
+    spans += [
+        Span(*match.span(), "number", parse_number(match[0]))
+        for match in numbers
+        if match[0] not in _ARTICLES and (match[0] != "once" or detect_language(text) == "es")
+    ]
     # "un vuelo" and "one" are articles more often than counts, so they come after the sure ones.
     spans += [Span(*match.span(), "number", 1, "article") for match in numbers if match[0] in _ARTICLES]
     found: list[Span] = []
@@ -154,10 +201,55 @@ def find_spans(text: str, now: datetime) -> list[Span]:
     return sorted(found, key=lambda span: span.start)
 
 
+def _find_times(plain: str) -> Iterator[Span]:
+    for match in _CLOCK.finditer(plain):
+        told = next((match[name] for name in ("h", "h2", "h3", "h4", "h5", "h6", "h7") if match[name]), "0")
+        hour = 12 if match["noon"] else int(parse_number(told))
+        minute = int(parse_number(match["m"] or match["m2"] or match["m3"] or match["m6"] or "0"))
+        if past := match["past"] or match["said"]:
+            words = [
+                word for word in re.split(r"[\s-]+", past) if word not in ("y", "menos", "a", "minutes", "past", "to")
+            ]
+            fixed = {"half": 30, "media": 30, "quarter": 15, "cuarto": 15}
+            minutes = fixed.get(words[0]) or int(parse_number(" ".join(words)))
+            late = "menos" in past or past.endswith("to")
+            hour, minute = divmod((hour * 60 + minute + (-minutes if late else minutes)) % (24 * 60), 60)
+        evening = not match["half"] and (
+            _TONIGHT[0].search(plain, max(0, match.start() - 20), match.start())
+            or _TONIGHT[1].match(plain, match.end())
+        )
+        part = match["part"] or ("evening" if evening else "")
+        if match["half"]:
+            hour = hour % 12 + (12 if match["half"].startswith("p") else 0)
+        elif part in ("tarde", "afternoon", "evening") and hour < 12:
+            hour += 12
+        elif part in ("noche", "night") and 5 < hour <= 12:
+            hour = (hour + 12) % 24
+        elif part in ("morning", "madrugada") and hour == 12:
+            hour = 0
+        if hour < 24 and minute < 60:
+            yield Span(*match.span(), "time", time(hour, minute))
+
+
 def parse_number(text: str) -> int | float:
-    """A number as written in either language: 1,299.00 and 1.299,00 are the same; or its word."""
-    if (word := fold(text)) in _NUMBERS:
-        return _NUMBERS[word]
+    """A number as written in either language: 1,299.00 and 1.299,00 are the same; or in words."""
+    total, current = 0.0, 0.0
+    words = [word for word in re.split(r"[\s-]+", fold(text)) if word not in ("and", "y", "a", "an")]
+    if words and not any(word in _NUMBERS for word in words) and words[-1] not in ("half", "media", "medio"):
+        return _parse_digits(text)
+    for word in words:
+        value = 0.5 if word in ("half", "media", "medio") else _NUMBERS.get(word)
+        if value is None:
+            current = _parse_digits(word)
+        elif value >= 1000:
+            total, current = total + (current or 1) * value, 0
+        else:
+            current = (current or 1) * 100 if word == "hundred" else current + value
+    total += current
+    return int(total) if total == int(total) else total
+
+
+def _parse_digits(text: str) -> int | float:
     last = max(text.rfind(","), text.rfind("."))
     # Three digits after the last mark are thousands, but in 0.125.
     if last >= 0 and (len(text) - last - 1 != 3 or text.lstrip("-").startswith("0")):

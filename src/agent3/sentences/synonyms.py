@@ -13,10 +13,10 @@ send post publish tell notify announce write say message mail email reply delive
 send escribir avisar decir notificar anunciar responder comunicar informar pasar
 create add open file make put schedule register log note write plan block raise submit report draft prepare
 create insert generate crear anadir agregar abrir hacer poner pon pones programar agendar apuntar anotar registrar
-create meter redactar haz generar reportar
+create meter redactar haz generar reportar guardar save store set_up
 set change update adjust scale turn switch put leave make modify edit raise lower increase decrease reduce configure
 set subir bajar poner pon pones dejar cambiar ajustar actualizar modificar fijar establecer aumentar reducir
-set configurar escalar
+set configurar escalar quedar mark marcar regulate regular
 delete remove erase drop clear trash discard borrar eliminar quitar suprimir limpiar vaciar
 stop halt kill shut terminate parar para detener deten apagar matar finalizar
 move rename transfer relocate mover renombrar pasar trasladar
@@ -72,7 +72,7 @@ sms text
 invite invitar invita attendee attendees guest invitado asistente participant participante
 assign asignar assignee assignees assigned asignado asignada
 label labels tag etiqueta etiquetado labelled labeled tagged
-fetch get retrieve obtener traer download descargar descarga page web website site pagina
+fetch get grab pull retrieve obtener traer bajar download descargar descarga page web website site pagina
 resolve resolver
 lookup look_up consultar consulta
 query consulta consultar sql
@@ -862,7 +862,7 @@ double doble
 pool piscina
 parking aparcamiento estacionamiento
 pet mascota
-view vistas
+view vista vistas
 balcony balcon
 availability available disponibilidad disponible
 check_in entrada
@@ -1016,7 +1016,7 @@ friendly amistoso amigable
 professional profesional
 funny divertido gracioso
 serious serio seria
-tone tono
+tone tono formality formalidad register
 male hombre masculino man
 female mujer femenino woman
 new nuevo nueva
@@ -1441,6 +1441,10 @@ merge une unes
 transition transicion
 read lectura
 write escritura
+savings ahorro ahorros
+checking corriente
+hold on_hold en_espera espera
+toll tolls peaje peajes
 raise increase subir aumentar incrementar
 lower decrease reduce bajar reducir disminuir
 """

@@ -139,13 +139,21 @@ def _ids(scene: Scene, begin: int, slot: Slot, cue: Cue) -> Iterator[Value]:
             yield Value(begin + 1, token.value, 0.0 if cue else 0.1)
     elif token.shape == "handle":
         named = slot.about & {"name", "channel", "user", "username", "handle"}
-        yield Value(begin + 1, token.value if named else token.value.lstrip("#@"), 0.1)
+        yield Value(begin + 1, _written_handle(slot, token) if named else token.value.lstrip("#@"), 0.1)
     elif _is_symbol(scene, token):
         yield Value(begin + 1, token.value)
     elif cue == "named" and token.shape == "word" and is_name(token) and _border(scene, begin) == begin + 1:
         shown = re.search(rf"['\"`]{re.escape(token.plain)}['\"`]", fold(slot.described))
         if shown or slot.words[-1] in _WORDY_IDS:
             yield Value(begin + 1, token.value, 0.2, typed=False)
+
+
+_BARE_HANDLE = re.compile(r"\b(?:without|no|omit|sin)\b[^.;]{0,30}?[#@]|\bbare\b", re.IGNORECASE)
+
+
+def _written_handle(slot: Slot, token: Token) -> str:
+    """ "#general" as a slot takes it: "without the #", where its description says so."""
+    return token.value.lstrip("#@") if _BARE_HANDLE.search(slot.described) else token.value
 
 
 def _is_copula(token: Token) -> bool:
@@ -210,7 +218,8 @@ def _names(scene: Scene, begin: int, number: int, cue: Cue, *, item: bool) -> It
         if token.shape == "path" and not cue and not frozenset(slot.words) & _SLASHED:
             return
         if cue or (slot.required and token.shape != "digits"):
-            yield Value(begin + 1, token.value, 0.0 if cue else 0.1, typed=token.shape != "path")
+            written = _written_handle(slot, token) if token.shape == "handle" else token.value
+            yield Value(begin + 1, written, 0.0 if cue else 0.1, typed=token.shape != "path")
         return
     if not cue and begin and scene.tokens[begin - 1].plain in DETERMINERS and not _is_copula(scene.tokens[begin - 1]):
         return  # "an MR", "the place"

@@ -71,6 +71,10 @@ _DOTTED = re.compile(r"[\w-]+(?:\.[\w-]+)*\.[A-Za-z]\w{0,9}|\.[\w.-]+")
 _PATH = re.compile(r"(?:[\w.~*-]*[/\\])+[\w.*-]*[/\\]?|~|\*\.[\w*]+|[\w*-]*\*[\w.*-]*")
 _CODE = re.compile(r"(?=.*[\d_-])(?=.*[A-Za-z])[\w-]+(?:[.:#][\w-]+)*")
 
+_HYPHENATED = re.compile(
+    r"(?:twen|thir|for|fif|six|seven|eigh|nine)ty-(?:one|two|three|four|five|six|seven|eight|nine)"
+)
+
 
 _ZONES = available_timezones()
 """Read once, when the program starts: it opens every file of the zones."""
@@ -118,7 +122,9 @@ def _lex(text: str) -> Iterator[Token]:
                 kept = kept.lstrip("-\u2013—") or kept
                 start = end - len(match[0].lstrip("-\u2013—"))
             if kept[-2:] in ("'s", "\u2019s") and plain[start : start + len(kept) - 2] not in _CONTRACTED:
-                kept = kept[:-2]  # "Ana's": whose it is, and a mark
+                # "Ana's": whose it is, and a mark; but "King's Cross" is one name.
+                named = kept[0].isupper() and text[end : end + 1] == " " and text[end + 1 : end + 2].isupper()
+                kept = kept if named else kept[:-2]
             stop = start + len(kept)
             yield Token(start, stop, plain[start:stop], _shape(kept), kept)
             if stop < end:
@@ -142,6 +148,8 @@ def _shape(text: str) -> Shape:
         return "word"
     if re.fullmatch(r"[A-Z\u00c0-\u00dd][a-z\u00df-\u00ff]+(?:-[A-Za-z\u00c0-\u00ff]+)+", text):
         return "word"  # "Notre-Dame"
+    if _HYPHENATED.fullmatch(text.lower()):
+        return "word"  # "twenty-five"
     if _CODE.fullmatch(text) or re.fullmatch(r"[A-Za-z]\w*(?:[:#]\w+)+", text):
         return "code"
     return "word"
@@ -176,7 +184,8 @@ def _find_atoms(sentence: Sentence, now: datetime) -> Iterator[Atom]:
         if first is not None and second is not None and place is not None:
             ranges.append(place)
             yield Atom(*place, "times", (first, second))
-    for span in find_spans(sentence.text, now):
+    spans = find_spans(sentence.text, now)
+    for span in spans:
         if span.kind in ("quote", "url", "email") or span.unit == "article":
             continue
         if (place := at(span.start, span.end)) is None:
@@ -197,26 +206,47 @@ def _find_atoms(sentence: Sentence, now: datetime) -> Iterator[Atom]:
             yield Atom(index, index + 1, "zone", token.value)
     # An amount right before a currency that is not one of the usual ones.
     tokens = sentence.tokens
-    for index in range(len(tokens) - 1):
-        if tokens[index].shape == "digits" and re.fullmatch(r"[\d.,]+", tokens[index].value):
-            for atom in [*_names_at(tokens, index + 1, "currency", _currency_names())]:
-                yield Atom(index, atom.last, "sum", parse_number(tokens[index].value), atom.value)
-            if tokens[index + 1].value in CURRENCIES:
-                yield Atom(index, index + 2, "sum", parse_number(tokens[index].value), tokens[index + 1].value)
+    for span in spans:
+        place = at(span.start, span.end) if span.kind == "number" else None
+        if place is None or place[1] >= len(tokens):
+            continue
+        after = place[1] + (tokens[place[1]].plain == "de" and place[1] + 1 < len(tokens))
+        for atom in [*_names_at(tokens, after, "currency", _currency_names())]:
+            yield Atom(place[0], atom.last, "sum", span.value, atom.value)
+        if tokens[after].value in CURRENCIES:
+            yield Atom(place[0], after + 1, "sum", span.value, tokens[after].value)
 
 
 _FUSED = re.compile(r"(\d+(?:[.,]\d+)?)-?([a-z%°]+)(?:(\d+)(m|min)?)?")
-_HALF = (("y", "media"), ("y", "medio"), ("and", "a", "half"))
+_MORE: dict[tuple[str, ...], float] = {
+    ("y", "media"): 0.5, ("y", "medio"): 0.5, ("and", "a", "half"): 0.5, ("y", "cuarto"): 0.25,
+    ("and", "a", "quarter"): 0.25, ("y", "tres", "cuartos"): 0.75, ("and", "three", "quarters"): 0.75,
+}  # fmt: skip
+"""What may be said after a unit: "hora y media"."""
+_PARTS: dict[tuple[str, ...], float] = {
+    ("half", "a"): 0.5, ("half", "an"): 0.5, ("half",): 0.5, ("media",): 0.5, ("medio",): 0.5,
+    ("a", "quarter", "of", "an"): 0.25, ("quarter", "of", "an"): 0.25, ("un", "cuarto", "de"): 0.25,
+    ("three", "quarters", "of", "an"): 0.75, ("tres", "cuartos", "de"): 0.75,
+}  # fmt: skip
+"""And before it: "half an hour"."""
+
+
+def _row_among(tokens: list[Token], index: int, rows: dict[tuple[str, ...], float]) -> tuple[int, float] | None:
+    """Where the longest of some rows ends that stands here, and what it says."""
+    for length in (4, 3, 2, 1):
+        row = tuple(token.plain for token in tokens[index : index + length])
+        if len(row) == length and row in rows:
+            return index + length, rows[row]
+    return None
 
 
 def _find_measures(tokens: list[Token], numbers: dict[int, Atom]) -> Iterator[Atom]:
     """Quantities with their units, in the base unit of their dimension: "2 hours 30 minutes", "hora y media"."""
     for index in range(len(tokens)):
         for last, value, (base, _) in _quantities(tokens, index, numbers):
-            for half in _HALF:
-                if tuple(token.plain for token in tokens[last : last + len(half)]) == half:
-                    value, last = value + UNITS[_unit_word(tokens[last - 1].plain) or "s"][1] / 2, last + len(half)
-                    break
+            if (more_of := _row_among(tokens, last, _MORE)) is not None:
+                value += UNITS[_unit_word(tokens[last - 1].plain) or "s"][1] * more_of[1]
+                last = more_of[0]
             joint = last + (last < len(tokens) and tokens[last].plain in ("and", "y", ","))
             for end, more, (other, _) in _quantities(tokens, joint, numbers):
                 if other == base == "second" and more < value:
@@ -240,22 +270,20 @@ def _quantities(
             if more or not fused[3]:
                 yield index + 1, amount * unit[1] + more, unit
         return
-    if index in numbers:
+    if (part := _row_among(tokens, index, _PARTS)) is not None:
+        at, number = part
+    elif index in numbers:
         at, number = numbers[index].last, numbers[index].value
     elif token.plain in ("a", "an", "un", "una", "one"):
         at, number = index + 1, 1
         if at < len(tokens) and _unit_word(tokens[at].plain) in (None, "%", "m", "s", "g", "h"):
             return
-    elif token.plain in ("half", "media", "medio"):
-        at, number = index + 1 + (index + 1 < len(tokens) and tokens[index + 1].plain in ("a", "an")), 0.5
     elif token.plain in ("hora", "hour"):
         at, number = index, 1
     else:
         return
     if at < len(tokens) and (word := _unit_word(tokens[at].plain)) is not None:
-        if at == index and not any(
-            tuple(token.plain for token in tokens[at + 1 : at + 1 + len(half)]) == half for half in _HALF
-        ):
+        if at == index and _row_among(tokens, at + 1, _MORE) is None:
             return
         yield at + 1, number * UNITS[word][1], UNITS[word]
     elif at + 1 < len(tokens) and (tokens[at].plain, tokens[at + 1].plain) == ("por", "ciento"):

@@ -12,13 +12,13 @@ from datetime import date, datetime, time
 from typing import Any, Literal
 
 from agent3.sentences.announcements import AT_MOST, DETERMINERS, Scene, row_at
-from agent3.sentences.lexicon import BROAD, EMPTY, fold, meanings, same_stem, ways_to_say
+from agent3.sentences.lexicon import BROAD, EMPTY, fold, is_cognate, meanings, same_stem, ways_to_say
 from agent3.sentences.passing import NEW
-from agent3.sentences.slots import ARITHMETIC, Slot
+from agent3.sentences.slots import ARITHMETIC, INVERTING, Slot, split_name
 from agent3.sentences.synonyms import LANGUAGES, UNITS
 from agent3.sentences.tokens import Atom, Token
 
-__all__ = ["Cue", "Value", "Words", "day_for", "plain_number", "values_at"]
+__all__ = ["Cue", "Value", "Words", "day_for", "is_in_cents", "plain_number", "values_at", "write_moment"]
 
 Cue = Literal["named", "noun", "called", "role", "weak", "lead", ""]
 """What announces a value: the name of its slot, a noun of its description, "called", a preposition of its role or any
@@ -67,7 +67,10 @@ _EVERY = {"hourly": "h", "daily": "d", "diario": "d", "diaria": "d", "diarios": 
 _UP_TO = frozenset("to a al hasta until =".split())
 _COUNTERS = frozenset("units unit unidades unidad items pieces times veces piezas".split())
 _TOPS = (("como", "maximo"), ("como", "mucho"), ("at", "most"), ("maximo",), ("max",), ("maximum",), ("tops",))
-_NEGATIVE = frozenset("without sin no not excluding except excluyendo".split())
+_NEGATIVE = frozenset(
+    "without sin no not excluding except excluyendo avoiding avoid evitando evita evitar skipping omitting omitiendo "
+    "ignoring hiding saltando".split()
+)
 _POSITIVE = frozenset("with con including as in only incluyendo solo y and en".split())
 _OPPOSITES = {
     one: other
@@ -76,10 +79,15 @@ _OPPOSITES = {
     for one, other in (pair.split(), pair.split()[::-1])
 }
 """A switch is also said by its opposite: "off" where it is called "on", "private" where it is called "public"."""
-_FLAG_WORDS = frozenset(
-    "include is has should enable only with show use allow want includes return returns no exclude skip disable "
-    "without omit".split()
+_FLAG_WORDS = INVERTING | frozenset(
+    "include is has should enable only with show use allow want includes return returns".split()
 )
+_SETTING = frozenset("set update change transition".split())
+_ORDERING = frozenset("sort order orderby sorting ordering".split())
+_ORDERED_BY = {
+    said: frozenset("date created newest latest recent published time".split())
+    for said in "recent reciente new nuevo nueva".split()
+}
 _FLAG_PHRASES = (("in",), ("with",), ("as",))
 _KEYS = frozenset("id number no key pr issue ticket num nr ref".split())
 _QUANTITIES = frozenset("quantity qty count copies units pieces".split())
@@ -161,7 +169,8 @@ def _takes_code(slot: Slot, token: Token) -> bool:
 
 def _typed(scene: Scene, begin: int, slot: Slot, cue: Cue) -> Iterator[Value]:
     tokens, token = scene.tokens, scene.tokens[begin]
-    exact = slot.definition.get("format") == "date-time" or "time" in slot.words
+    exact = slot.definition.get("format") == "date-time" or "time" in slot.words or "hh:mm" in fold(slot.described)
+    exact = exact or re.search(r"\d[tT ]\d\d:\d\d", slot.described) is not None
     for atom in scene.atoms[begin]:
         if atom.kind == slot.kind or (slot.kind == "datetime" and atom.kind == "date" and not exact):
             if slot.kind == "datetime" and atom.kind == "date" and scene.clocks:
@@ -170,12 +179,13 @@ def _typed(scene: Scene, begin: int, slot: Slot, cue: Cue) -> Iterator[Value]:
             if since and atom.value > scene.sentence.today:
                 continue  # the last such day, or the next one?
             doubt = None if atom.doubt is None else atom.doubt.isoformat()
-            written = _name_language(atom.value) if _takes_language_names(slot) else _write(atom)
+            written = _name_language(atom.value) if _takes_language_names(slot) else write_moment(atom.value, slot)
             yield Value(atom.last, written, 0.0, doubt=doubt)
         if slot.kind == "datetime" and atom.kind == "time" and (day := day_for(scene, atom)) is not None:
             universal = atom.last < len(tokens) and tokens[atom.last].value in ("UTC", "GMT", "Z")
-            written = f"{datetime.combine(day, atom.value).isoformat()}{'Z' if universal else ''}"
-            yield Value(atom.last + universal, written)
+            written = f"{write_moment(datetime.combine(day, atom.value), slot)}{'Z' if universal else ''}"
+            local = None if universal or not _UNIVERSAL.search(slot.described) else written
+            yield Value(atom.last + universal, written, doubt=local)  # which zone is meant is asked
     if slot.kind == "currency" and re.fullmatch(r"[A-Z]{3}", token.value):
         yield Value(begin + 1, token.value, 0.1 if cue else 0.3)
     code = slot.kind == "language" and cue and re.fullmatch(r"[a-z]{2}(?:-[A-Z]{2})?", token.value)
@@ -240,8 +250,16 @@ def _options(scene: Scene, begin: int, slot: Slot, cue: Cue) -> Iterator[Value]:
     start = begin
     while start < len(tokens) - 1 and start - begin < 4 and tokens[start].plain in _BEFORE_PERIOD:
         start += 1
+    if tokens[begin].plain in DETERMINERS:
+        begin = scene.past_articles[begin] if scene.past_articles[begin] < len(tokens) else begin
+    after = tokens[begin + 1].plain if begin + 1 < len(tokens) else ""
+    if begin == scene.verb and scene.form.reading and after in DETERMINERS:
+        return  # "void the invoices" asks for something else than those that are void
+    sets = begin == scene.verb and scene.form.verbs & _SETTING
     for option, ways in slot.options:
         text = fold(str(option))
+        if sets and (meanings(text) & tokens[begin].means) - BROAD:
+            found.append((begin + 1, option, 0.1))  # "close ticket 4", where its status may be closed
         if fold(tokens[begin].value) == text and tokens[begin].shape == "code":
             found.append((begin + 1, option, 0.0))  # "eu-west"
         if (end := _match_words(tokens, begin, text)) is not None:
@@ -258,6 +276,13 @@ def _options(scene: Scene, begin: int, slot: Slot, cue: Cue) -> Iterator[Value]:
             found.append((begin + 1, option, 0.1))
         if (code := _PERIOD_CODE.fullmatch(text)) is not None:
             found += [(end, option, 0.1) for end in _said_period(scene, start, int(code[1]), _CODE_UNITS[code[2]])]
+    if slot.own & _ORDERING and tokens[begin].plain in ("most", "mas") and begin + 1 < len(tokens):
+        by = tokens[begin + 1]
+        keys = _ORDERED_BY.get(by.plain.removesuffix("s"), by.means - BROAD)
+        for option, _ in slot.options:
+            parts = split_name(str(option))
+            if any(part in keys or is_alike(by.plain, part) or (meanings(part) & keys) - BROAD for part in parts):
+                found.append((begin + 2, option, 0.1))  # "the most viewed"
     if not found:
         return
     longest = max(end for end, _, _ in found)
@@ -266,14 +291,18 @@ def _options(scene: Scene, begin: int, slot: Slot, cue: Cue) -> Iterator[Value]:
     if len(best) == 1:
         # The verb of the sentence is no option: "open an issue". Still less is a word that only means the same.
         verb = begin == scene.verb and bool(tokens[begin].means & scene.form.named)
-        if verb and tokens[begin].means & scene.form.verbs and tokens[begin].plain != fold(next(iter(best))[1:-1]):
+        exact = tokens[begin].plain == fold(str(next(iter(best.values()))))
+        if verb and tokens[begin].means & scene.form.verbs and not exact:
+            return
+        # Nor is what the capability is about: "create a ticket" does not say that it is a bug.
+        if (tokens[begin].means - BROAD) & scene.form.named and not exact and longest == begin + 1 and cue != "named":
             return
         yield Value(longest, next(iter(best.values())), cheapest + (0.8 if verb else 0.0))
 
 
 def _match_words(tokens: list[Token], begin: int, text: str) -> int | None:
     """Where an option of several words ends that are said in any order: "habitación de hotel" is a hotel_room."""
-    wanted = re.findall(r"[a-z]+", text)
+    wanted = [word for word in re.findall(r"[a-z]+", text) if word not in EMPTY]
     if not 2 <= len(wanted) <= 3 or tokens[begin].shape != "word" or tokens[begin].plain in EMPTY:
         return None
     end = begin
@@ -303,7 +332,12 @@ def _match_option(tokens: list[Token], begin: int, row: tuple[str, ...], text: s
     if len(row) > 1 or part[0].shape != "word" or len(row[0]) < 3:
         return None
     alike = text in part[0].means or row[0] in part[0].means - {"set"} or same_stem(part[0].plain, row[0])
-    return 0.1 if alike else None
+    return 0.1 if alike else 0.15 if is_cognate(part[0].plain, row[0]) else None
+
+
+def is_alike(word: str, other: str) -> bool:
+    """Whether two words, folded, are forms of one, or of one root in the two languages."""
+    return same_stem(word, other) or is_cognate(word, other)
 
 
 def _before_noun(tokens: list[Token], begin: int) -> bool:
@@ -354,7 +388,7 @@ def _flags(scene: Scene, begin: int, slot: Slot) -> Iterator[Value]:
         at = scene.past_articles[min(at, len(tokens))]
         if at + 1 < len(tokens) and at > begin and not scene.means(at, (word,)) and tokens[at].means & slot.about:
             at += 1  # "including recent activity"
-        if not (scene.means(at, (word,)) or (at < len(tokens) and same_stem(tokens[at].plain, word))):
+        if not (scene.means(at, (word,)) or (at < len(tokens) and is_alike(tokens[at].plain, word))):
             return
         at += 1
     if begin == scene.verb and tokens[begin].means & scene.form.named and len(row) == 1:
@@ -390,7 +424,7 @@ def _numbers(scene: Scene, begin: int, slot: Slot, cue: Cue) -> Iterator[Value]:
                 or (_counts(slot) and following.means & slot.about and not _is_elsewhere(scene, slot, following))
             ):
                 end, cued = end + 1, True
-            elif bounds and any(other.means & scene.form.named for other in tokens[end + 1 : end + 2]):
+            elif bounds and any(other.means & scene.form.named for other in tokens[end + 1 : end + 3]):
                 cued = True  # "3 natural images"
             elif slot.unit is None and cue in ("role", "") and not cued:
                 cost += 0.3  # something else is counted
@@ -424,6 +458,13 @@ def _numbers(scene: Scene, begin: int, slot: Slot, cue: Cue) -> Iterator[Value]:
     token = tokens[begin]
     if token.shape == "handle" and re.fullmatch(r"#\d+", token.value) and slot.kind == "integer" and _is_key(slot):
         yield Value(begin + 1, int(token.value[1:]))
+
+
+def is_in_cents(slot: Slot) -> bool:
+    """Whether an amount of money is given in hundredths: then a sum has to be converted."""
+    return (
+        bool(slot.about & {"cent", "cents", "minor", "smallest", "centimos", "centavo"}) and "major" not in slot.about
+    )
 
 
 def _is_quantity(slot: Slot) -> bool:
@@ -535,6 +576,12 @@ def _code(scene: Scene, begin: int, slot: Slot, cue: Cue) -> Iterator[Value]:
             yield Value(end, text)
     if token.shape == "quote":
         yield Value(begin + 1, token.value, 0.0 if cue or slot.required else 0.5)
+    elif (
+        said & {"pattern", "patterns", "glob", "globs"}
+        and cue == "named"
+        and token.shape in ("path", "dotted", "code", "word")
+    ):
+        yield Value(begin + 1, token.value, 0.0 if token.shape != "word" else 0.1)
     elif ("*" in token.value and token.shape in ("path", "dotted", "code")) or (
         said & {"selector", "css"} and re.fullmatch(r"[#.][\w-]+|.*\[.+=.+\].*", token.value)
     ):
@@ -584,11 +631,28 @@ def _arithmetic(scene: Scene, begin: int) -> tuple[int, str]:
     return end, scene.sentence.slice(begin, end) if end > begin else ""
 
 
-def _write(atom: Atom) -> Any:
-    value = atom.value
-    if isinstance(value, date):
-        return value.isoformat()
-    return value.strftime("%H:%M") if isinstance(value, time) else value
+_UNIVERSAL = re.compile(r"\bin UTC\b|\d\d:\d\d(?::\d\d)?Z\b|:SSZ\b")
+_DAY_FORM = re.compile(r"\b(dd?|mm?|yyyy)([-/. ]?)(dd?|mmm?|m|yyyy)\2(dd?|mm?|yyyy|yy)(?![a-z])")
+_DAY_PARTS = {"d": "%d", "m": "%m", "y": "%Y", "yy": "%y"}
+
+
+def write_moment(value: Any, slot: Slot) -> Any:
+    """A day, a time of day or both as the description of a slot shows them: DD/MM/YYYY, HH:MM:SS."""
+    told = fold(slot.described)
+    if isinstance(value, time):
+        return value.strftime("%H:%M:%S" if "hh:mm:ss" in told else "%H:%M")
+    if not isinstance(value, date):
+        return value
+    form = _DAY_FORM.search(told)
+    day = value.date().isoformat() if isinstance(value, datetime) else value.isoformat()
+    if form is not None and {form[1][0], form[3][0], form[4][0]} == {"d", "m", "y"} and "mmm" not in form[0]:
+        parts = (_DAY_PARTS.get(part, _DAY_PARTS[part[0]]) for part in (form[1], form[3], form[4]))
+        day = value.strftime(form[2].join(parts))
+    if not isinstance(value, datetime):
+        return day
+    seconds = "hh:mm:ss" in told or "hh:mm" not in told
+    spaced = re.search(r"(?:dd|yyyy) hh:mm|\d{4} \d\d:\d\d|-\d\d \d\d:\d\d", told)
+    return f"{day}{' ' if spaced else 'T'}{value.strftime('%H:%M:%S' if seconds else '%H:%M')}"
 
 
 def _write_duration(seconds: float) -> str:
