@@ -176,3 +176,61 @@ def test_what_leaves_something_open_is_asked(what: Capability, sentence: str) ->
 @pytest.mark.parametrize("sentence", ["how to scale web to 5 replicas", "cómo escalar web a 5 réplicas"])
 def test_who_asks_how_to_do_something_does_not_want_it_done(sentence: str) -> None:
     assert isinstance(read(DEPLOYMENT, sentence, NOW), Forbidden)
+
+
+INBOX = capability("post_message", "Post a message to a channel", "channel text",
+                   channel="Name of the channel without the #", text="Message text to post")  # fmt: skip
+TICKET = capability("update_ticket", "Update a ticket", "ticket_id",
+                    ticket_id=whole("Id of the ticket"), status=one_of("open", "hold", "solved", "closed"),
+                    priority=whole("Priority: 1 urgent, 2 high, 3 normal, 4 low"))  # fmt: skip
+BUGS = capability("create_issue", "Create an issue", "project type title", project="Project key, e.g. PROJ",
+                  type=one_of("Bug", "Task", "Story"), title="Title of the issue")  # fmt: skip
+REFUND = capability("create_refund", "Refund a payment", "payment", payment="Id of the payment, e.g. pay_3Abc",
+                    amount=whole("Amount in cents"))  # fmt: skip
+VISIT = capability("book_visit", "Book a visit", "day", day="Day of the visit, DD/MM/YYYY",
+                   at="Time of the visit, HH:MM:SS")  # fmt: skip
+CALL = capability("schedule_call", "Schedule a call", "start", start="Start, YYYY-MM-DDTHH:MM:SS")
+GLOB = capability("search_files", "Search files", "path pattern", reads=True, path="Folder to start from",
+                  pattern="Glob pattern", exclude_patterns={"type": "array", "items": {"type": "string"}})  # fmt: skip
+BILLS = capability("list_invoices", "List invoices", "", reads=True, customer="Id of the customer, e.g. cus_123",
+                   status=one_of("open", "paid", "void"), limit=whole("Number of invoices"))  # fmt: skip
+ROUTE = capability("get_route", "Get a route", "origin destination", reads=True, origin="Where it starts",
+                   destination="Where it ends", avoid_tolls=switch("Avoid toll roads"))  # fmt: skip
+REPLICAS = capability("scale_deployment", "Scale a deployment", "name replicas", name="Name of the deployment",
+                      replicas=whole("Number of replicas"))  # fmt: skip
+
+
+@pytest.mark.parametrize(
+    ("what", "sentence", "wanted"),
+    [
+        (INBOX, 'post "hello" to #sales', {"channel": "sales", "text": "hello"}),
+        (TICKET, "close ticket 45", {"ticket_id": 45, "status": "closed"}),
+        (TICKET, "cierra el ticket 45", {"ticket_id": 45, "status": "closed"}),
+        (TICKET, "set the priority of ticket 45 to urgent", {"ticket_id": 45, "priority": 1}),
+        (TICKET, "change the status of ticket 45", None),  # to what?
+        (TICKET, "pon el ticket 45 con prioridad baja", {"ticket_id": 45, "priority": 4}),
+        (TICKET, "update ticket 45 with priority 2", {"ticket_id": 45, "priority": 2}),
+        (BUGS, 'create a bug in PAY called "Slow"', {"project": "PAY", "type": "Bug", "title": "Slow"}),
+        (BUGS, 'create a ticket in PAY called "Slow"', None),  # a ticket is not a bug
+        (REFUND, "refund twenty dollars of pay_9x", {"payment": "pay_9x", "amount": 2000}),
+        (REFUND, "reembolsa 12,50 euros del pago pay_9x", {"payment": "pay_9x", "amount": 1250}),
+        (REFUND, "refund 20 yen of pay_9x", None),
+        (VISIT, "book a visit on March 3 at half past four in the afternoon", {"day": "03/03/2027", "at": "16:30:00"}),
+        (VISIT, "reserva una visita mañana a las nueve menos diez", {"day": "19/11/2026", "at": "08:50:00"}),
+        (CALL, "schedule a call for Thursday", None),  # at what time?
+        (CALL, "schedule a call tomorrow at 9", {"start": "2026-11-19T09:00:00"}),
+        (GLOB, "find *.log under /var but leave out *.gz",
+         {"path": "/var", "pattern": "*.log", "exclude_patterns": ["*.gz"]}),
+        (BILLS, "show the five most recent invoices of cus_41Lp", {"customer": "cus_41Lp", "limit": 5}),
+        (BILLS, "void the invoices of cus_41Lp", None),
+        (BILLS, "list open invoices of cus_41Lp", {"customer": "cus_41Lp", "status": "open"}),
+        (ROUTE, "ruta de Valencia a Zaragoza sin peajes",
+         {"origin": "Valencia", "destination": "Zaragoza", "avoid_tolls": True}),
+        (REPLICAS, "scale worker to five, no, eight replicas", {"name": "worker", "replicas": 8}),
+        (REPLICAS, "scale worker to 5, no 8 replicas", None),
+        (REPLICAS, "scale worker to a hundred and twenty replicas", {"name": "worker", "replicas": 120}),
+    ],
+)  # fmt: skip
+def test_formats_levels_and_corrections(what: Capability, sentence: str, wanted: dict[str, Any] | None) -> None:
+    found = read(what, sentence, NOW)
+    assert (found.input if isinstance(found, Understood) else None) == wanted, found

@@ -6,9 +6,9 @@ The same engine as the search, over the capabilities of one agent alone, so that
 from __future__ import annotations
 
 import re
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from datetime import datetime
-from itertools import islice
+from itertools import islice, permutations
 from math import log
 
 from agent3.arrays import NDArray, np
@@ -17,7 +17,9 @@ from agent3.directory.meaning import WORDS, Encoder, encode_message
 from agent3.directory.search import Index, Match, Ranking
 from agent3.directory.words import spell, terms
 from agent3.model import Agent, Capability
+from agent3.sentences.lexicon import BROAD, EMPTY, fold, is_action, meanings
 from agent3.sentences.phrases import match_phrases
+from agent3.sentences.slots import split_name
 from agent3.sentences.tokens import LONGEST
 from agent3.sentences.topics import choose_by_topic, topic_words
 
@@ -30,11 +32,10 @@ refuses 85 and errs in 40, 1.15 refuses 70 and errs in 46, 1.0 errs in 83."""
 
 
 _NAMES = 20
-_MEANT, _MEANT_MORE, _FEW = 0.4, 0.07, 8
+_MEANT, _MEANT_MORE, _FEW = 0.33, 0.07, 8
 """How near by words and meaning together the first must be: among few, and more with the logarithm of how many there
-are, since of many one is always near by chance. Of sentences that no action is for, one in ten comes to
-0.37 among 8 and to 0.61 among 150."""
-_AHEAD = 0.05
+are, since of many one is always near by chance."""
+_AHEAD = 0.12
 """By how much nearer than the second it must be. ``python -m bench commands`` shows what these bounds are worth."""
 _MOST_PHRASES, _MOST_ENCODED = 12, 2_000
 """Phrases of a capability, and of all those of an agent, that are compared by meaning."""
@@ -70,6 +71,7 @@ class Choices:
         self.encoder = encoder if vectors is not None else None
         self._rows = {one.name: row for row, one in enumerate(capabilities)}
         self._topics: dict[str, Mapping[str, float]] = {}
+        self._verbs: dict[str, tuple[frozenset[str], ...]] = {}
         if encoder is None or vectors is None:
             return
         each = min(_MOST_PHRASES, _MOST_ENCODED // max(1, len(capabilities)))
@@ -93,14 +95,38 @@ class Choices:
         today = datetime.fromtimestamp(now)  # noqa: DTZ006 - the user's own day
         if self.encoder is None:
             found = _choose_clear(ranking, offered, message) or next(iter(named), None)
-            return found or choose_by_topic(offered, message, today, self._words_of)
+            found = found or choose_by_topic(offered, message, today, self._words_of)
+            return None if found is None or self._contradicts(found, message) else found
         near = self._rank_by_meaning(self.encoder, ranking, offered, message)
         first = near[0][1] if near else None
         if any(one is first for one in named):
             return first
         needed = _MEANT + _MEANT_MORE * max(0.0, log(len(near) / _FEW)) if near else 0.0
         is_clear = len(near) == 1 or (bool(near) and near[0][0] - near[1][0] >= _AHEAD)
-        return first if near and near[0][0] >= needed and is_clear else None
+        if first is None or near[0][0] < needed or not is_clear or self._contradicts(first, message):
+            return None
+        return first
+
+    def _contradicts(self, capability: Capability, message: str) -> bool:
+        """Whether a message says to do something else than what a capability does, to the same thing: "unlock the
+        door" to one that locks it.
+        """
+        verbs = self._verbs.get(capability.name)
+        if verbs is None:
+            verbs = self._verbs[capability.name] = tuple(map(meanings, dict.fromkeys(_verbs_of(capability))))
+        if not verbs:
+            return False
+        done = frozenset().union(*verbs)
+        said = [fold(word) for word in re.findall(r"[\w']+", message[:_OPENING])][:8]
+        for word in said:
+            meant = (meanings(word) - BROAD) | {word}
+            if any(_OPPOSITES.get(one, frozenset()) & done and one not in done for one in meant):
+                return True
+        verb = next((word for word in said if word not in _COURTESIES), "")
+        if not is_action(verb):
+            return False
+        meant = meanings(verb)
+        return not any((meant & one) - BROAD or (meant & one and not meant - BROAD - {verb}) for one in verbs)
 
     def _rank_by_meaning(
         self, encoder: Encoder, ranking: Ranking, offered: Sequence[Capability], message: str
@@ -120,6 +146,29 @@ class Choices:
         if found is None:
             found = self._topics[capability.name] = topic_words(capability)
         return found
+
+
+_OPENING = 200
+_COURTESIES = EMPTY | frozenset(
+    "please kindly ok okay so now just lets let's go ahead like love i'd i'll gustaria nos podrias podria al final ya "
+    "oye".split()
+)
+_OPPOSITES: dict[str, frozenset[str]] = {}
+for _pair in (
+    "lock unlock|open close|raise lower|on off|start stop|add delete|create delete|enable disable|activate deactivate"
+    "|mute unmute|show hide|buy sell|archive unarchive|subscribe unsubscribe|assign unassign|follow unfollow"
+    "|block unblock|publish unpublish|upload download|approve reject|pause resume|join leave|lend borrow|cancel book"
+    "|like unlike|link unlink|install uninstall|freeze unfreeze|register unsubscribe|pin unpin|arm disarm"
+).split("|"):
+    for _one, _other in permutations(_pair.split()):
+        _OPPOSITES[_one] = _OPPOSITES.get(_one, frozenset()) | {_other}
+
+
+def _verbs_of(capability: Capability) -> Iterator[str]:
+    """What a capability does: the verbs with which its name, its description and its phrases begin."""
+    openings = [split_name(capability.name)[:1], [fold(word) for word in capability.description[:60].split()[:1]]]
+    openings += [[fold(word) for word in phrase[:60].split()[:1]] for phrase in capability.phrases[:_MOST_PHRASES]]
+    return (word for opening in openings for word in opening if is_action(word))
 
 
 def spell_out(phrase: str) -> str:

@@ -255,7 +255,7 @@ def _values(scene: Scene, first: int, begin: int, number: int, slot: Slot, cue: 
     if cue and slot.kind not in ("enum", "boolean"):
         while begin < len(tokens) and tokens[begin].plain in _ARTICLES and tokens[begin].value[:1].islower() and (
             slot.kind != "text" or slot.role == "query" or (slot.role == "title" and cue != "called")
-        ):  # fmt: skip
+        ) and not any(atom.kind in ("number", "measure", "sum") for atom in scene.atoms[begin]):  # fmt: skip
             begin += 1
     if begin >= len(tokens):
         return

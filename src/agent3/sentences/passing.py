@@ -22,6 +22,8 @@ class Pass:
     cost: float
     what: str
     anchors: bool = False
+    names: frozenset[int] = frozenset()
+    """Slots that were named, and whose value has to be said elsewhere: "the status of ticket 4 to closed"."""
 
 
 FILLER = (
@@ -257,6 +259,8 @@ def pass_over(scene: Scene, index: int) -> Pass | None:
         return Pass(here, 0.2, "courtesy")
     if token.plain in FILLER:
         return Pass(here, 0.0, "courtesy")
+    if scene.names[index] and index > scene.verb and here < len(tokens) and tokens[here].plain in ("of", "de", "del"):
+        return Pass(here, 0.3, "capability", names=frozenset(scene.names[index]))
     told = means & form.told or any(
         same_stem(token.plain, word) or is_cognate(token.plain, word) for word in form.told_words
     )

@@ -13,6 +13,7 @@ from collections import Counter
 from collections.abc import Collection, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from datetime import datetime
+from itertools import pairwise
 from typing import Any
 
 from agent3.errors import Agent3Error
@@ -20,7 +21,7 @@ from agent3.model import Capability
 from agent3.schema.compiler import compiled
 from agent3.sentences.announcements import Scene
 from agent3.sentences.fills import Fill, find_fills
-from agent3.sentences.lexicon import Language, detect_language, is_action
+from agent3.sentences.lexicon import Language, detect_language, fold_letters, is_action
 from agent3.sentences.passing import FILLER, pass_over
 from agent3.sentences.phrases import match_phrases
 from agent3.sentences.prohibitions import Why, blank_courtesies, find_prohibition
@@ -90,9 +91,29 @@ _ONLY_SHAPES: dict[str, tuple[str, ...]] = {
 """What a message that is nothing but a value must look like, by the kind of its slot."""
 
 
+_CORRECTION = re.compile(
+    r"\s*[,;\u2013\u2014\u2026-]+\s*(?:no\s*[,;]|(?:no,? )?(?:i mean|sorry|make (?:that|it)|or rather|rather|digo"
+    r"|perdon|mejor dicho|quiero decir|mejor)\b)[\s,]*(?:(?:sorry|make (?:that|it)|perdon|mejor)\b[\s,]*)?"
+    r"(?:to |at |on |a |el )?"
+)
+"""What stands between a value and the one that takes its place: "five, no, eight"."""
+
+
+def _settle_corrections(message: str, now: datetime) -> str:
+    """The message without what was said first and then corrected, where both are a number, a sum, a day or a time."""
+    if not _CORRECTION.search(plain := fold_letters(message)):
+        return message
+    spans = [span for span in find_spans(message, now) if span.unit != "article"]
+    for first, second in pairwise(spans):
+        if first.kind == second.kind != "quote" and _CORRECTION.fullmatch(plain, first.end, second.start):
+            message = f"{message[: first.start]}{' ' * (second.start - first.start)}{message[second.start :]}"
+    return message
+
+
 def read(capability: Capability, message: str, now: datetime, *, agent: str = "") -> Reading:
     """What a message means to a capability, with days counted from ``now``."""
     form = form_of(capability, agent)
+    message = _settle_corrections(message, now) if len(message) <= LONGEST else message
     language = detect_language(message)
     if (why := find_prohibition(message, reading=form.reading)) is not None:
         return Forbidden(why, language)
@@ -266,7 +287,7 @@ class _Search:
                     state.left,
                     (*state.used, (index, passing.last, passing.what)),
                     state.anchored or passing.anchors,
-                    state.ignored | named,
+                    state.ignored | named | passing.names,
                 ),
             )
         for fill in self._fills[index]:  # "en HTML, sin simplificar": one thing said twice

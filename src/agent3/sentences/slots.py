@@ -595,7 +595,7 @@ def _kind(words: tuple[str, ...], described: str, item: Mapping[str, Any]) -> Ki
     if said & {"currency", "currencies"} or "iso 4217" in described or "currency code" in described:
         return "currency"
     if (
-        said & {"pattern", "glob"}
+        said & {"pattern", "patterns", "glob", "globs"}
         or said & _CODE_WORDS
         or (words == ("code",) and re.search(r"execut|run|script|python|source|snippet|program|evaluat", described))
         or re.search(r"\bsql\b|\bselector\b|regular expression|\bregex\b|javascript|cron expression", described)

@@ -14,7 +14,8 @@ from agent3.sentences.tokens import LONGEST, Sentence
 
 __all__ = ["choose_by_topic", "topic_words"]
 
-_CLEARLY = 1.15
+_CLEARLY, _LEAST_HITS = 1.5, 2
+"""How much better than the second the first must fit, and how many words must speak for it: one may be chance."""
 _SPEAKS_OF = {
     "sum": ("amount", "currency"),
     "money": ("amount", "currency"),
@@ -54,7 +55,7 @@ def choose_by_topic(
         for weights in told
     ]
     ranked = sorted(range(len(offered)), key=lambda index: -scores[index])
-    if not ranked or not scores[ranked[0]]:
+    if not ranked or sum(bool(meanings(word) & told[ranked[0]].keys()) for word in said) < _LEAST_HITS:
         return None
     if len(ranked) > 1 and scores[ranked[0]] < _CLEARLY * scores[ranked[1]]:
         return None
