@@ -33,7 +33,7 @@ _AGENT3 = [sys.executable, "-m", "agent3"]
 @dataclass(frozen=True)
 class Case:
     """A server, a request that should find its tool, and a call with a right answer. ``{folder}`` and ``{page}`` stand
-    for a folder with a git repository and ``hello.txt``, and for the address of a page on loopback."""
+    for a folder with a git repository, ``hello.txt`` and ``kubeconfig``, and for the address of a page on loopback."""
 
     name: str
     origin: str
@@ -66,9 +66,24 @@ CASES = (
     # It says that it works with any version of the SDK, and does not with the second.
     Case("sqlite", "PyPI", "uvx --with mcp==1.29.1 mcp-server-sqlite --db-path {folder}/shop.db",
          "run a select query on sqlite", "read_query", {"query": "SELECT 6 * 7 AS answer"}, "42"),
+    # A program in Go, by the official SDK for Go, and one in Rust, by that for Rust; npm carries both as they are.
+    Case("kubernetes", "npm, Go", "npx -y kubernetes-mcp-server@0.0.67 --kubeconfig {folder}/kubeconfig",
+         "get the kubernetes configuration", "configuration_view", {"minified": False}, "harbour"),
+    Case("nushell", "npm, Rust", "npx -y --package nushell@0.115.1 nu --mcp", "execute a command in nushell",
+         "evaluate", {"input": "6 * 7"}, "42"),
     Case("calculator", "PyPI", "uvx mcp-server-calculator", "calculate an arithmetic expression", "calculate",
          {"expression": "6 * 7"}, "42"),
 )  # fmt: skip
+
+
+_KUBECONFIG = """
+apiVersion: v1
+kind: Config
+clusters: [{name: harbour, cluster: {server: "https://127.0.0.1:1"}}]
+contexts: [{name: harbour, context: {cluster: harbour, user: ada}}]
+users: [{name: ada, user: {token: none}}]
+current-context: harbour
+"""
 
 
 @dataclass(frozen=True)
@@ -140,6 +155,7 @@ def _prepare(place: Path) -> Path:
     folder = place / "folder"
     folder.mkdir()
     (folder / "hello.txt").write_text("Hello from a cold cache.\n")
+    (folder / "kubeconfig").write_text(_KUBECONFIG)
     git = ["git", "-C", str(folder), "-c", "user.name=Ada", "-c", "user.email=ada@example.com"]
     for words in (["init", "--quiet"], ["add", "hello.txt"], ["commit", "--quiet", "-m", "First commit"]):
         subprocess.run([*git, *words], check=True)  # noqa: S603

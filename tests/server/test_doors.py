@@ -70,6 +70,8 @@ def mcp(door: Door, body: Any = HELLO, **headers: str) -> tuple[int, str]:
 def test_on_loopback_without_clients_nobody_is_asked_for_a_key(open_house: Hosted) -> None:
     assert open_house.call("echo", "hi").json["result"] == "hi"
     assert mcp(open_house)[0] == 200
+    for path in ("/mcp/", "/agents/echo/mcp", "/agents/echo/mcp/"):  # a slash at the end is no other place
+        assert open_house.post(path, HELLO, **MCP_HEADERS).status == 200, path
 
 
 @pytest.mark.parametrize(
@@ -81,10 +83,11 @@ def test_without_a_known_key_nobody_gets_in_and_it_is_counted(guarded: Hosted, h
     assert (refused.status, refused.error["code"]) == (401, "unauthenticated")
     assert refused.headers["www-authenticate"] == "Bearer"
     assert "agent3 client add" in refused.error["message"]
-    reply = guarded.post("/mcp", HELLO, **MCP_HEADERS, **headers)
-    assert reply.status == 401
-    assert reply.headers["www-authenticate"] == "Bearer"
-    assert _failures(guarded) == before + 2
+    for path in ("/mcp", "/mcp/"):
+        reply = guarded.post(path, HELLO, **MCP_HEADERS, **headers)
+        assert reply.status == 401
+        assert reply.headers["www-authenticate"] == "Bearer"
+    assert _failures(guarded) == before + 3
 
 
 def _failures(door: Door) -> float:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import socket
+import sys
 from collections.abc import AsyncIterator, Coroutine
 from contextlib import asynccontextmanager
 from pathlib import Path
@@ -34,11 +35,17 @@ def run(story: Coroutine[Any, Any, None]) -> None:
 
 @asynccontextmanager
 async def standing(
-    file: Path, version: str = "1", port: int = 0, seen: list[dict[str, str]] | None = None, tools: bool = True
+    file: Path,
+    version: str = "1",
+    port: int = 0,
+    seen: list[dict[str, str]] | None = None,
+    tools: bool = True,
+    old: bool = False,
 ) -> AsyncIterator[str]:
-    """The server of both eras over HTTP. ``seen`` gets the headers of every request."""
+    """The server of both eras over HTTP, or by the ``old`` transport. ``seen`` gets the headers of every request."""
     listener = socket.create_server(("127.0.0.1", port))
-    inner = (mcp_asking.build(file, version) if tools else MCPServer("bare")).streamable_http_app()
+    offering = mcp_asking.build(file, version) if tools else MCPServer("bare")
+    inner = offering.sse_app() if old else offering.streamable_http_app()
 
     async def app(scope: Any, receive: Any, send: Any) -> None:
         if seen is not None and scope["type"] == "http" and scope["method"] == "POST":
@@ -48,7 +55,7 @@ async def standing(
     server = uvicorn.Server(uvicorn.Config(app, log_config=None, ws="none", timeout_graceful_shutdown=1))
     serving = asyncio.create_task(server.serve(sockets=[listener]))
     try:
-        yield f"http://127.0.0.1:{listener.getsockname()[1]}/mcp"
+        yield f"http://127.0.0.1:{listener.getsockname()[1]}/{'sse' if old else 'mcp'}"
     finally:
         server.should_exit = True
         await asyncio.wait_for(serving, 60)
@@ -214,6 +221,31 @@ def test_the_operator_can_choose_the_era(tmp_path: Path, era: str, transport: st
     run(story())
 
 
+def test_a_server_of_the_old_transport_is_spoken_to_and_its_end_survived(tmp_path: Path) -> None:
+    """HTTP with SSE, as of 2024-11-05: the POST is refused, and a stream says where messages go."""
+    file = tmp_path / "notes"
+
+    async def story() -> None:
+        connector = MCPConnector()
+        async with standing(file, old=True) as where:
+            talk = Talk(connector, await connector.describe(where, registered=True))
+            assert "plain" in said(await talk.call("plain"))
+            people = [Principal(f"p{number}") for number in range(3)]
+            asked = await asyncio.gather(*(talk.call("order", one.id, principal=one) for one in people))
+            assert all(isinstance(outcome, Needs) for outcome in asked)
+            for one in people:
+                given = {"q1": Answer(data={"size": one.id})}
+                done = await talk.call("order", one.id, entry="answer", answers=given, principal=one)
+                assert f"accept {one.id}" in said(done)
+            port = int(where.split(":")[2].split("/")[0])
+        async with standing(file, port=port, old=True):
+            assert "plain" in said(await talk.call("plain"))
+        await talk.park.aclose()
+        await connector.aclose()
+
+    run(story())
+
+
 def test_another_version_behind_the_same_address_is_noticed(tmp_path: Path) -> None:
     file = tmp_path / "notes"
     changed: list[str] = []
@@ -329,6 +361,72 @@ def test_callers_whose_questions_could_be_mistaken_each_get_a_connection_of_thei
     else:
         with served(file, "--legacy") as site:
             run(story(site.url))
+
+
+def test_a_question_shown_with_the_wrong_call_is_put_again_when_that_call_ends(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Both ask after their time on the floor; which question is whose cannot be told, and both calls end."""
+    monkeypatch.setattr("agent3.protocols.mcp.client.floor._FIRST", 0.0)
+    monkeypatch.setattr("agent3.protocols.mcp.client.floor._LONGEST", 0.0)
+    file = tmp_path / "notes"
+
+    def choose_wrong(floor: Any, candidates: set[Any]) -> Any:
+        seat = min(candidates, key=lambda one: (one.open, -list(floor._seats.values()).index(one)))
+        floor._open(seat)
+        return seat
+
+    monkeypatch.setattr(Floor, "_choose", choose_wrong)
+
+    async def story() -> None:
+        async with talking(Command(**command(file, "--legacy")).address) as talk:
+            ended = await asyncio.gather(*(talk.converse("aside", job) for job in ("j0", "j1")))
+            assert [str(outcome.parts[0].text)[:16] for outcome in ended] == ["accept {'size': "] * 2
+
+    run(story())
+
+
+PROGRAM = """
+import json, sys
+asked = {}
+def say(**message):
+    print(json.dumps({"jsonrpc": "2.0", **message}), flush=True)
+def end(key, text):
+    say(id=key, result={"content": [{"type": "text", "text": text}]})
+for line in sys.stdin:
+    message = json.loads(line)
+    key, method, params = message.get("id"), message.get("method"), message.get("params") or {}
+    if method == "initialize":
+        info = {"name": "asking", "version": "1"}
+        say(id=key, result={"protocolVersion": "2025-11-25", "capabilities": {"tools": {}}, "serverInfo": info})
+    elif method == "tools/list":
+        say(id=key, result={"tools": [{"name": n, "inputSchema": {"type": "object"}} for n in ("order", "plain")]})
+    elif method == "tools/call" and params["name"] == "plain":
+        end(key, "plain")
+    elif method == "tools/call":
+        asked[f"q{key}"] = key
+        schema = {"type": "object", "properties": {"size": {"type": "string"}}}
+        say(id=f"q{key}", method="elicitation/create", params={"message": "Size?", "requestedSchema": schema})
+    elif method is None:
+        end(asked.pop(key), f"{message['result']['action']} {message['result']['content']['size']}")
+"""
+"""A server over stdio that asks as those of the handshake era do: nothing says which call its question belongs to."""
+
+
+def test_fifty_callers_of_one_program_think_and_the_next_one_is_served_at_once() -> None:
+    async def story() -> None:
+        async with talking(Command(sys.executable, ("-I", "-S", "-c", PROGRAM)).address) as talk:
+            crowd = [Principal(f"p{number}") for number in range(51)]
+            asked = await asyncio.gather(*(talk.call("order", one.id, principal=one) for one in crowd[:50]))
+            assert all(isinstance(outcome, Needs) for outcome in asked)
+            assert await talk.call("plain", "late", principal=crowd[50]) == Done((Part(text="plain"),))
+            assert isinstance(await talk.call("order", "p50", principal=crowd[50]), Needs)
+            for one in crowd:
+                given = {"q1": Answer(data={"size": one.id})}
+                done = await talk.call("order", one.id, entry="answer", answers=given, principal=one)
+                assert done == Done((Part(text=f"accept {one.id}"),))
+
+    run(story())
 
 
 class Calls:
@@ -474,7 +572,7 @@ def test_tools_that_have_never_ended_are_run_for_one_caller_at_a_time(monkeypatc
     run(story())
 
 
-def test_as_many_questions_as_calls_are_refused() -> None:
+def test_as_many_questions_as_calls_of_several_callers_are_refused_once() -> None:
     """Either may have asked both. Refusing one alone could end its call, and the other would look clear."""
 
     async def story() -> None:
@@ -485,9 +583,28 @@ def test_as_many_questions_as_calls_are_refused() -> None:
         two, second = await calls.question()
         assert (first, second) == ([None], [None])
         await calls.end("alice")
+        with pytest.raises(Crowded):  # from now on each of them has a connection of its own
+            await calls.begin("alice")
         await calls.end("bob")
         one.cancel()
         two.cancel()
+
+    run(story())
+
+
+def test_questions_of_one_caller_are_never_refused() -> None:
+    async def story() -> None:
+        calls = Calls(late=False)
+        await calls.begin("one", caller="alice")
+        await calls.begin("two", caller="alice")
+        tasks, put = zip(*[await calls.question() for _ in range(2)], strict=True)
+        assert sorted(put) == [["one"], ["two"]]
+        third, more = await calls.question()  # a second one of either
+        assert more in (["one"], ["two"])
+        for task in (*tasks, third):
+            task.cancel()
+        await calls.end("one")
+        await calls.end("two")
 
     run(story())
 

@@ -260,8 +260,6 @@ IRREGULAR = [
     (a_call(agentId="echo", message="x")[0], {**a_call()[1], "accept": "text/plain"}),
     (a_call(agentId="echo", message="x")[0], {**a_call()[1], "mcp-protocol-version": "2099-01-01"}),
     a_call("nothing_like_it"),
-    a_call(agentId="echo", message="hello", key=True),
-    a_call(agentId="echo", message="hello", key=1.5),
     modern("resources/list"),
     modern("no/such/method"),
     ({"jsonrpc": "2.0", "id": 1, "method": "ping"}, {"mcp-session-id": "forged", "mcp-protocol-version": "2025-11-25"}),
@@ -278,6 +276,60 @@ def test_what_is_irregular_is_the_sdks_to_answer(number: int) -> None:
             assert both.sdk.requests == before + 1
             assert fast[0] == slow[0]
             assert fast[2][:40] == slow[2][:40]
+
+    asyncio.run(story())
+
+
+PING = {"jsonrpc": "2.0", "id": 5, "method": "ping"}
+TOLD = {"jsonrpc": "2.0", "id": "n", "method": "notifications/initialized"}
+
+
+def test_requests_as_clients_really_send_them() -> None:
+    """By headers and body: the kind of the answer, and its result or the code of its error."""
+
+    async def story() -> None:
+        async with lanes() as both:
+            session = await a_session(both)
+            await ask(both.fast, PING, session)  # what follows is remembered
+            for headers, body, kind, wanted in (
+                ({"accept": "application/json"}, {**PING, "params": None}, "application/json", {}),
+                ({"accept": ""}, {**PING, "params": None}, "application/json", {}),
+                ({"accept": "application/*"}, PING, "application/json", {}),
+                ({"accept": "*/*"}, PING, "application/json", {}),
+                ({"accept": "text/event-stream"}, PING, "text/event-stream", {}),
+                ({"accept": "APPLICATION/JSON, Text/Event-Stream"}, PING, "application/json", {}),
+                ({"content-type": "Application/JSON;charset=UTF-8"}, PING, "application/json", {}),
+                ({}, b"\xef\xbb\xbf" + msgspec.json.encode(PING), "application/json", {}),
+                ({}, {**PING, "id": 5.0}, "application/json", {}),
+                ({}, TOLD, "application/json", {}),
+                ({}, {**PING, "id": None}, "application/json", -32600),
+                ({}, {**PING, "id": 5.5}, "application/json", -32600),
+                ({}, {**PING, "id": True}, "application/json", -32600),
+                ({}, {**PING, "params": []}, "application/json", -32600),
+                ({}, {"id": 5, "method": "ping"}, "application/json", -32600),
+            ):
+                status, told, answer = await ask(both.fast, body, {**session, **headers})
+                assert told["content-type"].partition(";")[0] == kind, (headers, body)
+                message = comparable((status, told, answer))[1]
+                assert (message["result"] if wanted == {} else message["error"]["code"]) == wanted, (headers, body)
+                assert status == (200 if wanted == {} else 400)
+            status, _, answer = await ask(both.fast, PING, {**session, "accept": "text/html"})
+            assert status == 406
+
+    asyncio.run(story())
+
+
+@pytest.mark.parametrize("left_out", ["protocolVersion", "capabilities", "clientInfo", "version"])
+def test_an_introduction_that_leaves_something_out_is_taken(left_out: str) -> None:
+    async def story() -> None:
+        about = {"name": "old"} if left_out == "version" else {"name": "old", "version": "1"}
+        params = {"protocolVersion": "2024-11-05", "capabilities": {}, "clientInfo": about} | {left_out: None}
+        async with lanes() as both:
+            body = {"jsonrpc": "2.0", "id": 0, "method": "initialize", "params": params}
+            status, told, answer = await ask(both.fast, body, {"accept": "application/json"})
+            assert (status, told["content-type"]) == (200, "application/json")
+            version = msgspec.json.decode(answer)["result"]["protocolVersion"]
+            assert version == ("2025-03-26" if left_out == "protocolVersion" else "2024-11-05")
 
     asyncio.run(story())
 

@@ -213,7 +213,7 @@ class MCP(Protocol):
                     Path_("/agents/{agent}/mcp", agents, methods=_METHODS),
                 ],
                 app=_Switch(lane, agents),
-                takes=lambda scope: scope["method"] in _METHODS and lane_of(scope["path"]) is not None,
+                takes=lambda scope: scope["method"] in _METHODS and lane_of(_bare(scope["path"])) is not None,
                 checks_hosts=True,
                 lane=lane_of,
                 running=running,
@@ -242,4 +242,10 @@ class _Switch:
         self._agents = agents
 
     async def __call__(self, scope: Scope, receive: Any, send: Any) -> None:
+        scope["path"] = _bare(scope["path"])
         await (self._lane if scope["path"] == "/mcp" else self._agents)(scope, receive, send)
+
+
+def _bare(path: str) -> str:
+    """The path without the slash that people put at its end; not every client follows a redirect with its body."""
+    return path.removesuffix("/")

@@ -38,13 +38,16 @@ from agent3.security.outbound import Gate, Stream
 __all__ = [
     "Channel",
     "HTTPChannel",
+    "OldHTTPChannel",
     "OnNotification",
     "OnRequest",
     "PendingRequest",
     "ServerError",
     "Silent",
+    "Waiting",
     "answer_request",
     "decode_message",
+    "deliver",
     "params_of",
     "parse_result",
     "spawn",
@@ -138,6 +141,8 @@ class PendingRequest:
         self._ends = 0.0
         self._limit = asyncio.timeout(None)
         self._running = False
+        self.has_ended = False
+        """Whether the server has answered it; one that was given up has not ended."""
         self._paused = 0
         self._answering: set[asyncio.Task[Any]] = set()
 
@@ -150,6 +155,7 @@ class PendingRequest:
 
     async def __aexit__(self, kind: Any, error: Any, trace: Any) -> None:
         self._running = False
+        self.has_ended = kind is None or issubclass(kind, ServerError)
         for task in self._answering:
             task.cancel()
         try:
@@ -329,6 +335,10 @@ class HTTPChannel:
     def alive(self) -> bool:
         return not self._closed
 
+    def by_old_transport(self) -> OldHTTPChannel:
+        """The same address, for a server that has only the transport of 2024-11-05. Still to be opened."""
+        return OldHTTPChannel(self._gate, self._url, self._headers, self._authorization)
+
     async def request(self, key: int, body: bytes, headers: Mapping[str, str], pending: PendingRequest) -> Any:
         state = _StreamState()
         try:
@@ -384,7 +394,7 @@ class HTTPChannel:
 
     async def end_session(self, headers: Mapping[str, str]) -> None:
         """Tell a legacy server that its session is over. Failing to is harmless."""
-        if self.session is None:
+        if not self.session:
             return
         try:
             async with asyncio.timeout(_COURTESY), self._open("DELETE", None, headers):
@@ -405,7 +415,7 @@ class HTTPChannel:
         self, method: str, body: bytes | None, headers: Mapping[str, str], pending: PendingRequest | None = None
     ) -> AbstractAsyncContextManager[Stream]:
         sent = {**self._headers, **headers}
-        if self.session is not None:
+        if self.session:
             sent["Mcp-Session-Id"] = self.session
         if self._authorization is not None:
             return self._open_authorized(self._authorization, method, body, sent, pending)
@@ -553,6 +563,116 @@ class HTTPChannel:
             if message is not None:
                 return message
         raise Unavailable(f"{self.place} broke off before it answered; whether it did the work is not known.")
+
+
+class OldHTTPChannel(HTTPChannel):
+    """HTTP with SSE, which servers of 2024-11-05 speak: all that they say comes on one stream.
+
+    The first event of the stream names the address that takes messages. The stream is the session: when it ends, the
+    channel is dead.
+    """
+
+    def __init__(
+        self,
+        gate: Gate,
+        url: str,
+        headers: Mapping[str, str] | None = None,
+        authorization: Authorization | None = None,
+    ):
+        super().__init__(gate, url, headers, authorization)
+        self.legacy, self.session = True, ""
+        self._waiting: Waiting = {}
+        self._reading: asyncio.Task[None] | None = None
+
+    async def open(self, limit: float) -> None:
+        """Open the stream. ServerError, or an error of the gate, if there is none at the address."""
+        endpoint: asyncio.Future[str] = asyncio.get_running_loop().create_future()
+        self._reading = spawn(self._tasks, self._read(endpoint))
+        try:
+            async with asyncio.timeout(limit):
+                await asyncio.wait([self._reading, endpoint], return_when=asyncio.FIRST_COMPLETED)
+        except TimeoutError:
+            raise ServerError(None, "its stream does not say where messages go") from None
+        if not endpoint.done():
+            self._reading.result()
+            raise ServerError(None, "its stream ended before it said where messages go")
+        old, new = urlsplit(self._url), urlsplit(urljoin(self._url, endpoint.result()))
+        if (old.scheme, old.netloc) != (new.scheme, new.netloc):
+            raise ServerError(None, "it wants messages to be sent to another server")
+        self._url = new.geturl()
+
+    async def request(self, key: int, body: bytes, headers: Mapping[str, str], pending: PendingRequest) -> Any:
+        answer: asyncio.Future[dict[str, Any]] = asyncio.get_running_loop().create_future()
+        self._waiting[key] = answer, pending
+        try:
+            await self.tell(body, headers)
+            return parse_result(await answer, self.place)
+        except asyncio.CancelledError:
+            spawn(self._tasks, self._tell_cancelled({"requestId": key}, headers))
+            raise
+        finally:
+            del self._waiting[key]
+            if answer.done() and not answer.cancelled():
+                answer.exception()  # so that asyncio does not complain of an exception that nobody retrieved
+
+    async def listen(self, headers: Mapping[str, str], opened: Callable[[], None] = lambda: None) -> bool:
+        opened()
+        return False  # what belongs to no request comes on the one stream
+
+    async def aclose(self) -> None:
+        if self._reading is not None:
+            self._reading.cancel()
+        await super().aclose()
+
+    def _stream(self, method: str, body: bytes | None, sent: Mapping[str, str]) -> AbstractAsyncContextManager[Stream]:
+        most = LIMITS.body if method != "GET" else 1 << 40  # of the stream, each message is bounded by itself
+        return self._gate.stream(
+            method, self._url, headers=sent, body=body, timeout=FOREVER, idle=FOREVER, max_bytes=most
+        )
+
+    async def _read(self, endpoint: asyncio.Future[str]) -> None:
+        try:
+            async with self._open("GET", None, {"Accept": "text/event-stream"}) as answer:
+                if not _is_event_stream(answer):
+                    raise ServerError(None, f"HTTP status {answer.status}", status=answer.status)
+                parser = jsonrpc.SSEParser(LIMITS.body)
+                async for chunk in answer:
+                    for frame in parser.feed(chunk):
+                        if frame.event == "endpoint" and not endpoint.done():
+                            endpoint.set_result(frame.data.decode("utf-8", "replace").strip())
+                        elif frame.data:
+                            deliver(decode_message(frame.data, self.place), self._waiting, self.on_message)
+        except (Agent3Error, ServerError) as error:
+            if not endpoint.done():
+                raise
+            log.info("%s: the stream of the session ended: %s", self.place, error)
+        finally:
+            self._closed = True
+            for waiting, _ in self._waiting.values():
+                if not waiting.done():
+                    text = "ended the stream of the session before it answered; whether it did the work is not known."
+                    waiting.set_exception(Unavailable(f"{self.place} {text}"))
+
+
+Waiting = dict[int, tuple[asyncio.Future[dict[str, Any]], PendingRequest]]
+"""Requests whose answers come on a stream that all share, by their ids."""
+
+
+def deliver(message: dict[str, Any], waiting: Waiting, otherwise: Callable[[dict[str, Any]], None] | None) -> bool:
+    """Hand one message of a shared stream to the request that it belongs to. False if nobody takes it."""
+    if "method" not in message:
+        key = message.get("id")
+        if isinstance(key, int) and key in waiting and not waiting[key][0].done():
+            waiting[key][0].set_result(message)
+        return True
+    params = params_of(message)
+    token = params.get("progressToken")
+    if "id" not in message and isinstance(token, int) and token in waiting:
+        waiting[token][1].notify(str(message["method"]), params)
+        return True
+    if otherwise is not None:
+        otherwise(message)
+    return otherwise is not None
 
 
 async def _drain(answer: Stream) -> None:

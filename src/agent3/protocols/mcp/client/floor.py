@@ -7,10 +7,11 @@ number of questions can be open. Which tools ask is learned: one that has never 
 call. A question that could still be of several calls is held until the server has ended all but one of them.
 
 A call that waits for a person could ask a second question meanwhile, and one that was given up may go on at the server
-and ask. Between calls of one caller that is taken to be rare; no other caller is put a question that could be theirs.
-So a connection on which a server has asked belongs to one caller from then on. Everybody else is sent away before
-anything was sent, and takes a connection of its own. Until then callers share it, but for tools that have not ended
-once yet: of these the connection runs those of one caller at a time.
+and ask. Where several calls of one caller could have asked, the question is put to that caller with the oldest of them:
+the answer goes to the question, so only the place where it is shown can be wrong. No other caller is put a question
+that could be theirs: it is refused. A connection on which a server has asked belongs to one caller from then on.
+Everybody else is sent away before anything was sent, and takes a connection of its own. Until then callers share it,
+but for tools that have not ended once yet: of these the connection runs those of one caller at a time.
 """
 
 from __future__ import annotations
@@ -30,6 +31,8 @@ CallT = TypeVar("CallT")
 Habits = dict[str, bool]
 """Whether a tool asks on the shared connection, by its name. One that has never been called is not there."""
 
+_SOME_TOOL = ""
+"""Among the habits: that a tool asks, where it is not known which."""
 _FIRST = 2.0
 """Seconds for which a tool that was never called before has the floor; servers ask early, and others wait."""
 _LONGEST = 10.0
@@ -133,15 +136,16 @@ class Floor(Generic[CallT]):
         """The call that a question on the shared connection belongs to; None if that cannot be told."""
         candidates = self._find_candidates()
         seat = None
-        if len(candidates) == 1:
-            (seat,) = candidates
-            self._open(seat)
-        elif candidates <= self._at_work:
+        if candidates <= self._at_work and len(candidates) > 1:
             held = _Held(candidates)
             self._held.append(held)
             self._settle()
             seat = await held.seat
+        elif candidates:
+            seat = self._choose(candidates)
         if seat is None:
+            if candidates:
+                self._habits[_SOME_TOOL] = True
             yield None
             return
         self._habits[seat.tool] = True
@@ -264,6 +268,14 @@ class Floor(Generic[CallT]):
         # With nobody at work it is a further question of a call that waits.
         return set(self._at_work or self._seats.values())
 
+    def _choose(self, candidates: set[_Seat[CallT]]) -> _Seat[CallT] | None:
+        """The call with which a question of any of these is shown; None where they are of several callers."""
+        if len({seat.caller for seat in candidates}) > 1:
+            return None
+        seat = min((one for one in self._seats.values() if one in candidates), key=lambda one: one.open)
+        self._open(seat)
+        return seat
+
     def _open(self, seat: _Seat[CallT]) -> None:
         seat.open += 1
         if seat.open == 1:
@@ -288,7 +300,7 @@ class Floor(Generic[CallT]):
     def _settle(self, without: _Seat[CallT] | None = None) -> None:
         """Hand out the questions that are clear by now, ``without`` a call that has ended.
 
-        As many questions as calls are refused: each call may wait for its answer, so that none would end.
+        As many questions as calls are held no longer: each call may wait for its answer, so that none would end.
         """
         for held in self._held:
             held.candidates -= {without}
@@ -299,5 +311,5 @@ class Floor(Generic[CallT]):
         self._held = [held for held in self._held if not held.seat.done()]
         if self._held and len(self._held) >= len(set[_Seat[CallT]]().union(*(held.candidates for held in self._held))):
             for held in self._held:
-                held.seat.set_result(None)
+                held.seat.set_result(self._choose(held.candidates))
             self._held.clear()

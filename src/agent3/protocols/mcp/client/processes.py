@@ -30,9 +30,10 @@ from agent3.observe.logs import get as logger
 from agent3.protocols.mcp.client.channels import (
     LIMITS,
     PendingRequest,
+    Waiting,
     answer_request,
     decode_message,
-    params_of,
+    deliver,
     parse_result,
     spawn,
 )
@@ -197,7 +198,7 @@ class StdioChannel:
         self.request_ids = itertools.count(1)
         self.on_message: Callable[[dict[str, Any]], None] | None = None
         self.on_crash: Callable[[], None] | None = None
-        self._waiting: dict[int, tuple[asyncio.Future[dict[str, Any]], PendingRequest]] = {}
+        self._waiting: Waiting = {}
         self._stderr_tail: deque[str] = deque(maxlen=_TAIL)
         self._closing = False
         self._tasks: set[asyncio.Task[None]] = set()
@@ -362,18 +363,7 @@ class StdioChannel:
         except MalformedResponse:
             log.debug("%s printed a line that is not a message: %s", self.place, line[:200])
             return
-        if "method" not in message:
-            key = message.get("id")
-            if isinstance(key, int) and key in self._waiting and not self._waiting[key][0].done():
-                self._waiting[key][0].set_result(message)
-            return
-        params = params_of(message)
-        token = params.get("progressToken")
-        if "id" not in message and isinstance(token, int) and token in self._waiting:
-            self._waiting[token][1].notify(str(message["method"]), params)
-        elif self.on_message is not None:
-            self.on_message(message)
-        elif "id" in message:
+        if not deliver(message, self._waiting, self.on_message) and "id" in message:
             spawn(self._tasks, self._answer(message))
 
     async def _answer(self, message: dict[str, Any]) -> None:

@@ -13,11 +13,13 @@ from __future__ import annotations
 import asyncio
 import contextvars
 import copy
+import os
 import re
 from collections.abc import AsyncIterator, Awaitable, Callable, Collection, Mapping
 from contextlib import asynccontextmanager, nullcontext, suppress
 from dataclasses import dataclass, field
 from functools import partial
+from pathlib import Path
 from typing import Any, Literal, TypeVar
 
 from mcp_types.version import HANDSHAKE_PROTOCOL_VERSIONS, LATEST_HANDSHAKE_VERSION, LATEST_MODERN_VERSION
@@ -35,6 +37,7 @@ from agent3.protocols.mcp.client.channels import (
     FOREVER,
     LEVELS,
     HTTPChannel,
+    OldHTTPChannel,
     PendingRequest,
     ServerError,
     Silent,
@@ -106,8 +109,8 @@ _OPEN_QUESTIONS = 800
 """Questions of one server that may be open at once. Over HTTP each holds a connection, of which there are 1000."""
 _OWN_LINES = 128
 """Callers of one server that may have a session, or process, of their own at once. Others wait until one is free."""
-_OWN_PROGRAMS = 16
-"""Those of a program: each is a process."""
+_PROCESS = 64 << 20
+"""Bytes that one process of a program takes, about. Together those of one program may take a quarter of the memory."""
 SESSIONS = "sessions"
 """In a route's ``meta``: ``caller`` or ``shared``, whether each caller has a session of its own where there are any."""
 SHARED = "shared"
@@ -252,16 +255,25 @@ class Session:
                 return
             for pending in self._running.values():
                 pending.restart_clock()
-            if self._floor.is_empty:
-                # Some ask for roots as soon as they are greeted, and may be gone before they are told.
-                log.debug("%s asked while no call was under way", self.channel.place)
-                text = "No call is under way that this could belong to"
-                body = jsonrpc.error(message.get("id"), jsonrpc.INVALID_REQUEST, text)
-                with suppress(Agent3Error, ServerError):
-                    await self.channel.tell(body, self.headers)
-                return
-            async with self._floor.question() as asking:
-                body = await answer_request(message, asking)
+            asking, is_open, body = None, True, b""
+            while is_open:
+                if self._floor.is_empty:
+                    # Some ask for roots as soon as they are greeted, and may be gone before they are told.
+                    log.debug("%s asked while no call was under way", self.channel.place)
+                    text = "No call is under way that this could belong to"
+                    body = jsonrpc.error(message.get("id"), jsonrpc.INVALID_REQUEST, text)
+                    with suppress(Agent3Error, ServerError):
+                        await self.channel.tell(body, self.headers)
+                    return
+                try:
+                    async with self._floor.question() as asking:
+                        body = await answer_request(message, asking)
+                    is_open = False
+                except asyncio.CancelledError:
+                    # A call that ended before its answer had not asked: it is a question of another one.
+                    task = asyncio.current_task()
+                    if asking is None or not asking.has_ended or task is None or task.uncancel():
+                        raise
             if asking is None:
                 text = "Several calls are under way, and it cannot be told which of them asks"
                 body = jsonrpc.error(message.get("id"), jsonrpc.INVALID_REQUEST, text)
@@ -308,6 +320,16 @@ def _unsent(error: Agent3ErrorT) -> Agent3ErrorT:
     return error
 
 
+def _most_processes() -> int:
+    """How many processes of one program this machine has the memory for, or the container that we are in."""
+    sizes = [_PROCESS * 64]
+    with suppress(OSError, ValueError, AttributeError):  # there is no such thing on Windows
+        sizes = [os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES")]
+    with suppress(OSError, ValueError):
+        sizes.append(int(Path("/sys/fs/cgroup/memory.max").read_text("ascii")))
+    return max(16, min(sizes) // 4 // _PROCESS)
+
+
 def _table(where: Mapping[str, Any], key: str) -> dict[str, Any]:
     value = where.get(key)
     return value if isinstance(value, dict) else {}
@@ -339,7 +361,7 @@ class Upstream:
     ):
         self.address = address
         self._one_for_all = shared
-        self._most = min(_OWN_LINES, _OWN_PROGRAMS) if address.startswith(PREFIX) else _OWN_LINES
+        self._most = min(_OWN_LINES, _most_processes()) if address.startswith(PREFIX) else _OWN_LINES
         self.known = known
         self._wanted = wanted
         self._room = asyncio.Semaphore(_OPEN_QUESTIONS)
@@ -628,7 +650,14 @@ class Upstream:
                 modern = await self._discover(channel, _HANDSHAKE) if era != "legacy" else None
                 if modern is None and self._wanted == "modern":
                     raise ServerError(None, f"it does not speak MCP {LATEST_MODERN_VERSION}")
-                session = modern or await self._initialize(channel, line[1], _HANDSHAKE)
+                try:
+                    session = modern or await self._initialize(channel, line[1], _HANDSHAKE)
+                except ServerError as error:
+                    # So a client finds the transport of 2024-11-05, by the later versions: it refuses the POST.
+                    if not 400 <= (error.status or 0) < 500 or isinstance(channel, OldHTTPChannel):
+                        raise
+                    channel = self._greeting = await self._open_old(channel, error)
+                    session = await self._initialize(channel, line[1], _HANDSHAKE)
         except ServerError as error:
             await channel.aclose()
             if line == _MAIN:
@@ -646,6 +675,17 @@ class Upstream:
             self.known.era = session.era
         channel.on_message = partial(self._take_message, session)
         return session
+
+    async def _open_old(self, channel: HTTPChannel, refusal: ServerError) -> OldHTTPChannel:
+        """The same server by the old transport; the error of the first try if there is none."""
+        old = channel.by_old_transport()
+        try:
+            await old.open(_HANDSHAKE)
+        except (ServerError, Agent3Error):
+            await old.aclose()
+            raise refusal from None
+        await channel.aclose()
+        return old
 
     async def _greet_program(self, channel: StdioChannel, era: Era | None) -> Session:
         """Agree on an era with a program, which may have to install itself before it reads a word."""

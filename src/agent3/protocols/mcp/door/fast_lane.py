@@ -30,6 +30,7 @@ from agent3.model import Done, Failed, Outcome, Principal
 from agent3.observe.logs import get as logger
 from agent3.protocols.mcp.door.door import OPENING, MCPDoor, refusal
 from agent3.protocols.mcp.door.handlers import OUTCOME, Turn
+from agent3.protocols.mcp.door.odd_requests import WholeAnswer, mend_body, mend_headers
 from agent3.protocols.mcp.door.requests import parse_features
 from agent3.protocols.mcp.door.results import failure_text, failure_to_dict
 from agent3.protocols.mcp.door.rpc_batches import VERSIONS, parse_batch, serve_batch
@@ -246,6 +247,25 @@ class FastLane:
             return
         if body is None:
             return  # the client left in the middle of it
+        body = body.removeprefix(b"\xef\xbb\xbf")  # some editors and shells write one before the first brace
+        headers, takes = _Headers(scope["headers"]), "both"
+        if not headers.is_regular:
+            mended, takes = mend_headers(scope["headers"])
+            scope = {**scope, "headers": mended}
+            headers = _Headers(mended)
+        request = _parse(body) if len(body) <= self.max_body else None
+        instead: bytes | None = None
+        if len(body) <= self.max_body and (
+            request is None or request.method == "initialize" or request.method.startswith("notifications/")
+        ):
+            try:
+                body, instead = mend_body(body)
+            except Agent3Error as error:
+                await refusal(error)(scope, receive, send)
+                return
+            request = _parse(body)
+        if takes == "json" or instead is not None:
+            send = WholeAnswer(send, instead)
         replayed = False
 
         async def replay() -> Message:
@@ -256,7 +276,6 @@ class FastLane:
             replayed = True
             return {"type": "http.request", "body": body, "more_body": len(body) > self.max_body}
 
-        headers = _Headers(scope["headers"])
         if not headers.session and len(body) <= self.max_body:
             scope[OPENING] = body
         # Only such a request can open a session, whatever else is odd about it.
@@ -266,14 +285,14 @@ class FastLane:
         if isinstance(scope.get(OUTCOME), Turn):  # it came by the connection, and may have to be given up
             await self._hand_over(scope, replay, send)
             return
-        if OUTCOME in scope or not headers.is_regular or headers.origin or not self._is_own_host(headers.host):
+        is_plain = headers.is_regular and takes != "stream" and not headers.origin
+        if OUTCOME in scope or not is_plain or not self._is_own_host(headers.host):
             await self._forward(scope, replay, send)
             return
         in_session = bool(headers.session) and len(body) <= self.max_body
         if in_session and headers.version in VERSIONS and (batch := parse_batch(body)) is not None:
             await serve_batch(self, scope, batch, send)
             return
-        request = _parse(body) if len(body) <= self.max_body else None
         if request is None and in_session and b"notifications/cancelled" in body:
             self._cancel(body, headers.session, scope)
         principal = self._find_principal(scope) if request is not None else None
