@@ -22,7 +22,7 @@ from agent3.security.sanitize import clean_html, clean_text
 from agent3.security.sensitive import find_sensitive
 from agent3.sentences import find_refusal, free_text, read
 
-__all__ = ["DECODERS", "LONGEST", "decode"]
+__all__ = ["ASIDE", "DECODERS", "LONGEST", "decode"]
 
 LONGEST = 4_096
 """Bytes of one case: worst cases of size have a test of their own."""
@@ -94,11 +94,15 @@ DECODERS: dict[str, Callable[[bytes], Any]] = {
     "secret": lambda raw: holds_secret(*(_text(raw).partition("=")[::2])),
     "sealed text": lambda raw: unseal([bytes(32)], _text(raw), "place"),
     "sealed envelope": lambda raw: unseal([bytes(32)], f"2.{_text(raw)}", "place"),
-    "stored bytes": lambda raw: _CIPHER.decrypt(b"\x00a3e1" + raw),
+    "stored bytes": lambda raw: _CIPHER.decrypt((b"\x00a3e2" if len(raw) % 2 else b"\x00a3e1") + raw),
     "audit export": lambda raw: read_lines(
         [b'{"agent3_audit": 1, "keys": []}', *raw.splitlines()], lambda _: lambda *_: None, None
     ),
 }
+
+
+ASIDE = frozenset({"sentence"})
+"""Those that run in a thread of their own, beside the loop."""
 
 
 def decode(name: str, raw: bytes) -> None:

@@ -259,6 +259,9 @@ class Callbacks(Struct, frozen=True, forbid_unknown_fields=True):
     """Whether private addresses may be notified at all."""
     allow_loopback: bool = False
     """Whether this machine itself may be notified."""
+    challenge: bool = True
+    """Whether an address must first show that it wants to be notified, by answering ``GET …?validationToken=TOKEN`` with
+    the token. Addresses of ``allow_hosts``, and of this machine, need not."""
     timeout: float = 10.0
     """Seconds that a receiver has to answer."""
     attempts: int = 8

@@ -24,6 +24,8 @@ from agent3.identity.secret_box import is_sealed_with, rewrap, seal, unseal
 from agent3.identity.secret_refs import check_query, check_words, open_route, references_in, refers_to_secret
 from agent3.identity.secrets import EnvironmentVault, Secret
 from agent3.model import LOCAL, Done, Route
+from agent3.queue import Queue
+from agent3.queue.messages import checksum
 from agent3.settings import Calls, Settings, Storage
 from agent3.storage import Blobs, Transaction, open_database
 from agent3.storage.at_rest import Private, encrypt_blobs, encrypt_database
@@ -273,9 +275,12 @@ async def test_encryption_can_be_turned_on_for_a_database_that_exists(
 async def test_bytes_that_were_changed_are_not_read(tmp_path: Path) -> None:
     cipher, other = DataCipher(os.urandom(32)), DataCipher(os.urandom(32))
     closed = cipher.encrypt(b"hello")
-    assert cipher.decrypt(closed) == b"hello"
-    assert cipher.decrypt(b"plain") == b"plain"
-    for changed in (closed[:-1] + bytes([closed[-1] ^ 1]), closed[:20], other.encrypt(b"x")):
+    bound = cipher.encrypt(b"hello", b"jobs.call\n1")
+    assert cipher.decrypt(closed) == (b"hello", b"")
+    assert cipher.decrypt(bound) == (b"hello", b"jobs.call\n1")
+    assert cipher.decrypt(b"plain") == (b"plain", b"")
+    elsewhere = bound.replace(b"jobs.call\n1", b"jobs.call\n2")
+    for changed in (closed[:-1] + bytes([closed[-1] ^ 1]), closed[:20], other.encrypt(b"x"), elsewhere, bound[:40]):
         with pytest.raises(Corrupt):
             cipher.decrypt(changed)
     blobs = encrypt_blobs(Blobs(tmp_path), cipher)
@@ -291,38 +296,100 @@ async def test_texts_of_strangers_that_look_encrypted_stay_as_they_are() -> None
             row = await database.one("SELECT ? AS text", text)
             assert row is not None
             assert row["text"] == text
-        row = await database.one("SELECT ? AS text", Private("mine"))
-        assert row is not None
-        assert row["text"] == "mine"
     finally:
         await database.aclose()
 
 
 async def _rename(name: str, tx: Transaction) -> int:
-    return await tx.run("UPDATE notes SET name = ?", name)
+    return await tx.run("UPDATE call_bodies SET kind = ?", name)
 
 
 async def test_what_lies_encrypted_is_not_opened_for_who_sends_it_as_a_text() -> None:
     """Somebody has a copy of the database, and a key of the gateway: with both together there is still no reading."""
-    cipher = DataCipher(os.urandom(32))
     inner = await open_database(":memory:")
-    database = encrypt_database(inner, cipher)
+    database = encrypt_database(inner, DataCipher(os.urandom(32)))
     try:
-        await database.write(lambda tx: tx.run("CREATE TABLE notes (name TEXT, body BLOB, said TEXT)"))
-        row = ("mine", b"what anna said", Private("and why"))
-        await database.write(lambda tx: tx.run("INSERT INTO notes VALUES (?, ?, ?)", *row))
-        copied = await inner.one("SELECT * FROM notes")
-        assert copied is not None
-        for stolen in (copied["said"], "a3e1:" + base64.b64encode(copied["body"]).decode()):
+        await database.append("call_bodies", ("id", "at", "kind", "request"), [("1", 1.0, "full", Private("and why"))])
+        await database.many(REPLY, [("m", b"what anna said")])
+        text, body = await inner.one("SELECT * FROM call_bodies"), await inner.one("SELECT * FROM a2a_replies")
+        assert text is not None
+        assert body is not None
+        for stolen in (text["request"], "a3e1:" + base64.b64encode(body["body"]).decode()):
             seen = await database.one("SELECT ? AS text", stolen)
             assert seen is not None
             assert seen["text"] == stolen
             await database.write(partial(_rename, stolen))
-            seen = await database.one("SELECT * FROM notes")
+            seen = await database.one("SELECT * FROM call_bodies")
             assert seen is not None
-            assert (seen["name"], seen["body"], seen["said"]) == (stolen, b"what anna said", "and why")
+            assert (seen["kind"], seen["request"]) == (stolen, "and why")
     finally:
         await database.aclose()
+
+
+REPLY = "INSERT INTO a2a_replies (agent, message, body, at) VALUES ('a', ?, ?, 1)"
+READ = "SELECT message, body FROM a2a_replies WHERE message = ?"
+
+
+async def test_an_encrypted_value_opens_in_its_own_row_and_column_alone(
+    lasting_url: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("MASTER", NEW.decode())
+    settings = Settings(storage=Storage(url=lasting_url, seal="env:MASTER"))
+    stored = await open_stored(settings)
+    database, raw = stored.database, await open_database(lasting_url)
+    try:
+        assert stored.cipher is not None
+        assert stored.cipher.strict  # nothing was there before
+        await database.many(REPLY, [("mine", b'"for me"'), ("hers", b'"for her"')])
+        await database.many(
+            "INSERT INTO dead_letters (id, at, principal, agent, capability, call, outcome) "
+            "VALUES (?, 1, 'p', 'a', 'c', ?, ?)",
+            [("hers", b'"call"', b'"outcome"')],
+        )
+        hers = await raw.one(READ, "hers")
+        letter = await raw.one("SELECT call, outcome FROM dead_letters")
+        assert hers is not None
+        assert letter is not None
+        assert b"for her" not in bytes(hers["body"]) + bytes(letter["call"])
+        found = await database.one(READ, "mine")
+        assert found is not None
+        assert bytes(found["body"]) == b'"for me"'
+        # another row; another table with the same key; another column of the row; in the clear; of the earlier form
+        bare = stored.cipher.encrypt(b'"bare"')
+        for other in (hers["body"], letter["call"], b'"plain"', bare):
+            await raw.many("UPDATE a2a_replies SET body = ? WHERE message = 'mine'", [(other,)])
+            with pytest.raises(Corrupt, match="does not belong there"):
+                await database.one("SELECT body FROM a2a_replies WHERE agent = ? AND message = ?", "a", "mine")
+            with pytest.raises(Corrupt):
+                await database.all("SELECT message, body FROM a2a_replies WHERE message IN (?, ?)", "mine", "hers")
+        await raw.many("UPDATE dead_letters SET outcome = ?", [(letter["call"],)])
+        with pytest.raises(Corrupt):
+            await database.one("SELECT * FROM dead_letters WHERE id = ?", "hers")
+    finally:
+        await raw.aclose()
+        await database.aclose()
+
+
+async def test_a_message_that_was_put_beside_the_gateways_becomes_a_dead_letter(
+    lasting_url: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("MASTER", NEW.decode())
+    opened = await open_stored(Settings(storage=Storage(url=lasting_url, seal="env:MASTER")))
+    queue, raw = Queue(opened.database, "box"), await open_database(lasting_url)
+    try:
+        for number in range(3):
+            await queue.put(b"%d" % number, id=f"m{number}")
+        plain = b"forged"
+        await raw.many(
+            "UPDATE queue_messages SET body = ?, checksum = ? WHERE id = 'm1'", [(plain, checksum("m1", None, plain))]
+        )
+        leases = await queue.claim(3, wait=0)
+        assert [(lease.id, lease.body) for lease in leases] == [("m0", b"0"), ("m2", b"2")]
+        assert [letter.id for letter in await queue.dead()] == ["m1"]
+    finally:
+        await queue.aclose()
+        await raw.aclose()
+        await opened.database.aclose()
 
 
 def test_the_command_line_takes_a_value_from_standard_input_only(
@@ -347,6 +414,9 @@ def test_the_command_line_takes_a_value_from_standard_input_only(
     monkeypatch.setattr("sys.stdin", io.StringIO(""))
     with pytest.raises(SetupError, match="No value"):
         set_("pizza", options=options)
+    with pytest.raises(SetupError, match="on the command line") as refused:
+        set_("pizza", VALUE, options=options)
+    assert VALUE not in str(refused.value)
 
 
 def test_the_encrypted_database_has_every_method_of_the_port() -> None:

@@ -66,6 +66,9 @@ _LATEST = (
     "AND q.queue = 'webhooks' AND q.state <> 'dead' WHERE d.subject = ? ORDER BY d.created DESC, d.id DESC LIMIT 1"
 )
 _NOTE = "UPDATE deliveries SET ended = ?, delivered = ?, attempts = ? WHERE id = ?"
+_PROVEN, _UNPROVEN = 86_400.0, 60.0
+"""Seconds that the answer to a challenge is remembered: a yes, and anything else."""
+_MOST_PROVEN = 10_000
 _IDLE = 30.0
 _AGAIN = 1.0
 
@@ -149,13 +152,15 @@ class Outbox:
             largest=_LARGEST,
         )
         self._queue = Queue(database, NAME, rules, env=env, metrics=metrics)
+        self._proven: dict[tuple[str, str], tuple[float, bool]] = {}
+        """Until when it is known whether an address wants an owner's deliveries."""
         self._worker: asyncio.Task[None] | None = None
         self._sending: set[asyncio.Task[None]] = set()
 
     # Writing down
 
     async def check(self, owner: str, url: str) -> None:
-        """Raise unless this owner may have deliveries made there, and there is room for them.
+        """Raise unless this owner may have deliveries made there, the receiver wants them, and there is room for them.
 
         SecurityError for the address, SetupError without a secret or a key, QueueFull when too many wait already: of
         all, or of this owner for this destination, so that one receiver that is down does not take the room of others.
@@ -175,6 +180,44 @@ class Outbox:
             raise QueueFull(
                 f"{row['own']:,} callbacks wait for this receiver, so no more are taken for it. See that it answers.",
                 retry_after=30.0,
+            )
+        if self._how.challenge and not self._is_named(url):
+            await self._challenge(owner, url)
+
+    def _is_named(self, url: str) -> bool:
+        """Whether the operator has named the host, or it is this machine, which ``check`` has judged already."""
+        place = urlsplit(url)
+        host = (place.hostname or "").lower()
+        own = host == "localhost" or host == "::1" or host.startswith("127.")
+        return own or bool({host, f"{host}:{place.port or 443}"} & set(self._how.allow_hosts))
+
+    async def _challenge(self, owner: str, url: str) -> None:
+        """Ask an address whether it wants to be notified; SecurityError if it does not say so.
+
+        What it said is remembered for a while, so that it is not asked more often than somebody could ask it directly.
+        """
+        now, asked = self._env.now(), (owner, url)
+        known = self._proven.get(asked)
+        if known is None or known[0] < now:
+            token = self._env.random_bytes(24).hex()
+            query = f"{'&' if urlsplit(url).query else '?'}validationToken={token}"
+            try:
+                answer = await self._gate.request("GET", url.partition("#")[0] + query, timeout=self._how.timeout)
+                wants = answer.status == 200 and answer.body.strip() == token.encode()
+            except Agent3Error as error:
+                log.info("the challenge of a callback address failed: %s", error.message)
+                wants = False
+            known = now + (_PROVEN if wants else _UNPROVEN), wants
+            self._proven[asked] = known
+            while len(self._proven) > _MOST_PROVEN:
+                del self._proven[next(iter(self._proven))]
+        if not known[1]:
+            self._metrics.webhooks.inc(("unproven",))
+            raise SecurityError(
+                "The address for callbacks did not show that it wants them. It must answer GET "
+                "URL?validationToken=TOKEN with status 200 and TOKEN as plain text; or the operator names its host in "
+                "callbacks.allow_hosts.",
+                data={"rule": "challenge"},
             )
 
     async def seal(self, owner: str, url: str, headers: Mapping[str, str]) -> str:
@@ -410,14 +453,14 @@ async def rewrap_waiting(database: Database, keys: Sequence[bytes], env: Env) ->
                     keys[0], unseal(keys, delivery.sealed, place), place, env
                 )
                 body = msgspec.json.encode(replace(delivery, sealed=sealed))
-                values = body, checksum(row["id"], row["context"], body), seq
+                values = body, checksum(row["id"], row["context"], body), row["id"], seq
                 done += await database.write(partial(_put_back, values=values))
         if len(rows) < 100:
             return done
 
 
-async def _put_back(tx: Transaction, values: tuple[bytes, int, int]) -> int:
-    return await tx.run("UPDATE queue_messages SET body = ?, checksum = ? WHERE seq = ?", *values)
+async def _put_back(tx: Transaction, values: tuple[bytes, int, str, int]) -> int:
+    return await tx.run("UPDATE queue_messages SET body = ?, checksum = ? WHERE id = ? AND seq = ?", *values)
 
 
 def _place(owner: str, url: str) -> str:

@@ -8,9 +8,9 @@ import sys
 import time
 from collections.abc import Awaitable, Callable
 from getpass import getpass
-from typing import Any, TypeVar
+from typing import Annotated, Any, TypeVar
 
-from cyclopts import App
+from cyclopts import App, Parameter
 
 from agent3.calls.outbox import rewrap_waiting
 from agent3.cli.options import load_database_settings
@@ -37,7 +37,11 @@ app = App(name="vault", help="Secrets that agents are reached with, encrypted in
 
 
 @app.command(name="set")
-def set_(name: str, *, options: DatabaseOptions = DatabaseOptions()) -> None:  # noqa: B008 - frozen
+def set_(
+    name: str,
+    *value: Annotated[str, Parameter(show=False)],
+    options: DatabaseOptions = DatabaseOptions(),  # noqa: B008 - frozen
+) -> None:
     """Put a secret into the vault. Its value is asked for, or read from standard input; never from the command line.
 
     Agents refer to it as vault:NAME, wherever env:NAME is allowed. Gateways use the new value at their next call.
@@ -48,8 +52,13 @@ def set_(name: str, *, options: DatabaseOptions = DatabaseOptions()) -> None:  #
         Letters, digits, dots, underscores and hyphens.
     """
     vault_reference(name)
-    value = read_secret(f"Value of {name}: ")
-    is_new = _run(options, lambda kept, _: kept.set(name, value))
+    if value:  # taken here, since the parser would show it
+        raise SetupError(
+            f"A secret on the command line can be seen by others, so it was not stored. Change it, then give the new "
+            f"one on standard input: agent3 vault set {name} < FILE"
+        )
+    secret = read_secret(f"Value of {name}: ")
+    is_new = _run(options, lambda kept, _: kept.set(name, secret))
     print_result(
         {"name": name, "reference": f"vault:{name}", "new": is_new},
         options.json,

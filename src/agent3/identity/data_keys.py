@@ -18,16 +18,20 @@ from agent3.errors import Corrupt, SetupError
 from agent3.identity.master_keys import MasterKeys
 from agent3.identity.secret_box import derive, seal, unseal
 from agent3.identity.secrets import EnvironmentVault
+from agent3.observe.logs import get as logger
 from agent3.settings import Settings, database_url
 from agent3.storage import Database, Row, Transaction, open_database
-from agent3.storage.at_rest import Cipher, encrypt_database
+from agent3.storage.at_rest import TABLES, Cipher, encrypt_database
 
 __all__ = ["DataCipher", "OpenDatabase", "load_cipher", "open_stored"]
 
-_MARK = b"\x00a3e1"
-"""How encrypted bytes begin: JSON never does."""
-_SALT, _NONCE = 16, 12
+log = logger("storage")
+
+_MARK, _BARE = b"\x00a3e2", b"\x00a3e1"
+"""How encrypted bytes begin, with their place and without: JSON never does."""
+_SALT, _NONCE, _LENGTH = 16, 12, 2
 _HEAD = len(_MARK) + _SALT + _NONCE
+_STRICT = "bound"
 _PURPOSE = b"agent3 stored bytes 1"
 _MOST_KEYS = 4_096
 _NAME = "rows"
@@ -39,26 +43,32 @@ class DataCipher:
     Each process draws a salt, and with it a key of its own, so that random nonces stay far from their limit.
     """
 
-    def __init__(self, data_key: bytes):
+    def __init__(self, data_key: bytes, *, strict: bool = False):
+        self.strict = strict
         self._data_key = data_key
         self._salt = os.urandom(_SALT)
         self._own = AESGCM(derive(data_key, _PURPOSE, self._salt))
         self._known = {self._salt: self._own}
         self._lock = threading.Lock()
 
-    def encrypt(self, plain: bytes) -> bytes:
-        nonce = os.urandom(_NONCE)
-        return b"".join((_MARK, self._salt, nonce, self._own.encrypt(nonce, plain, _MARK)))
+    def encrypt(self, plain: bytes, place: bytes = b"") -> bytes:
+        nonce, mark = os.urandom(_NONCE), _MARK if place else _BARE
+        beside = len(place).to_bytes(_LENGTH) + place if place else b""
+        return b"".join((mark, self._salt, nonce, beside, self._own.encrypt(nonce, plain, mark + beside)))
 
     def is_closed(self, stored: bytes) -> bool:
-        return stored.startswith(_MARK)
+        return stored.startswith((_MARK, _BARE))
 
-    def decrypt(self, stored: bytes) -> bytes:
-        if not stored.startswith(_MARK):
-            return stored
-        salt, nonce = stored[len(_MARK) : len(_MARK) + _SALT], stored[_HEAD - _NONCE : _HEAD]
+    def decrypt(self, stored: bytes) -> tuple[bytes, bytes]:
+        if not self.is_closed(stored):
+            return stored, b""
+        mark, start = stored[: len(_MARK)], _HEAD
+        if mark == _MARK:
+            start += _LENGTH + int.from_bytes(stored[_HEAD : _HEAD + _LENGTH])
+        beside = stored[_HEAD:start]
         try:
-            return self._key(salt).decrypt(nonce, stored[_HEAD:], _MARK)
+            key, nonce = self._key(stored[len(_MARK) : len(_MARK) + _SALT]), stored[_HEAD - _NONCE : _HEAD]
+            return key.decrypt(nonce, stored[start:], mark + beside), beside[_LENGTH:]
         except (InvalidTag, ValueError):
             raise Corrupt(
                 "Something that is stored encrypted is damaged, or was encrypted for another database. Restore it from "
@@ -117,7 +127,10 @@ async def load_cipher(database: Database, master_keys: MasterKeys, env: Env) -> 
     if row is None:
         row = await _make(database, keys[0], env)
     try:
-        return DataCipher(bytes.fromhex(unseal(keys, row["sealed"], f"data key {_NAME}")))
+        key, _, form = unseal(keys, row["sealed"], f"data key {_NAME}").partition(" ")
+        if form != _STRICT:
+            log.info("this database was in use before it was encrypted, so plain contents in it are still read")
+        return DataCipher(bytes.fromhex(key), strict=form == _STRICT)
     except SetupError:
         raise SetupError(
             "This database is encrypted with another master key than the one of storage.seal. Put the former one back, "
@@ -130,9 +143,11 @@ async def _load(database: Database) -> Row | None:
 
 
 async def _make(database: Database, key: bytes, env: Env) -> Row:
-    sealed = seal(key, os.urandom(32).hex(), f"data key {_NAME}", env)
-
     async def work(tx: Transaction) -> Row:
+        # Whether something was there before is sealed with the key: who writes to the database cannot say otherwise.
+        held = [await tx.one(f"SELECT 1 AS held FROM {table} LIMIT 1") for table in TABLES]
+        text = os.urandom(32).hex() + ("" if any(held) else f" {_STRICT}")
+        sealed = seal(key, text, f"data key {_NAME}", env)
         # Of two processes that make it at once one wins, and both use its key.
         sql = "INSERT INTO data_keys (id, sealed, created) VALUES (?, ?, ?) ON CONFLICT DO NOTHING"
         await tx.run(sql, _NAME, sealed, env.now())

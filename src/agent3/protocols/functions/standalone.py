@@ -67,6 +67,9 @@ class Standalone:
         self._tracer = tracer
         self._on_close: list[Callable[[], Awaitable[None]]] = []
         self._settings = settings or Settings(calls=Calls(ledger="batched", job_days=_DAYS))
+        storage, seal = self._settings.storage, os.environ.get("AGENT3_STORAGE_SEAL", "")
+        if storage.url and seal and not storage.seal:
+            self._settings = replace(self._settings, storage=replace(storage, seal=seal))
         self._connector = LocalConnector()
         self._connectors: dict[str, Connector] = {"local": self._connector}
         self._adopted: dict[str, Agent] = {}
@@ -78,6 +81,11 @@ class Standalone:
     def durable(self) -> bool:
         """Whether what it is given outlives the process."""
         return bool(self._settings.storage.url)
+
+    @property
+    def sealed(self) -> bool:
+        """Whether what it keeps is encrypted, under a master key that its operator named."""
+        return self.durable and bool(self._settings.storage.seal)
 
     @property
     def in_use(self) -> bool:

@@ -60,6 +60,10 @@ _HOPELESS = frozenset(
 """Failures that another attempt would not change, or after which none may be made without asking."""
 
 
+_told: weakref.WeakSet[Standalone] = weakref.WeakSet()
+"""Cores whose messages are open, which was said."""
+
+
 class DeadMessage(msgspec.Struct, frozen=True):
     """A message that was given up, and why; ``body`` is as it was in the mailbox."""
 
@@ -76,8 +80,11 @@ class AgentExecutor:
         hotel.register_capability("search_hotels", search_hotels)
 
     With a ``core`` that has a database, messages and answers outlive the process, and agents of other processes on it
-    are reached; each message is then processed once, however often it is delivered. ``encryption`` seals what is sent
-    and refuses plain messages; ``identity`` signs, and ``verifier`` refuses what is not signed by the agent it names.
+    are reached; each message is then processed once, however often it is delivered. Where a master key is set
+    (``AGENT3_STORAGE_SEAL``), messages on that database are encrypted, and those that were not written by a holder of
+    the key are refused; where none is, the log says so. ``encryption`` seals what is sent with a key of your own and
+    refuses plain messages; ``identity`` signs, and ``verifier`` refuses what is not signed by the agent it names: for
+    agents that share a database and do not trust each other.
     With a ``registry`` the agent is registered there, with a heartbeat, and agents registered there with an address are
     reached over A2A, with the ``credentials`` for their ids: ``{"hotel": "env:HOTEL_KEY"}``. ``rules`` are those of its
     mailbox.
@@ -107,6 +114,14 @@ class AgentExecutor:
         self._registry = registry
         self._mailboxes = mailboxes_of(self.core)
         self._sealer = Sealer(card.agent_id, self._mailboxes, encryption, identity, verifier)
+        if self.core.durable and not self.core.sealed and verifier is None and self.core not in _told:
+            _told.add(self.core)
+            log.warning(
+                "agent %r: its messages are %s: whoever can write to the database can send in the name of any agent. "
+                "Set AGENT3_STORAGE_SEAL, or give each agent an identity and a verifier.",
+                card.agent_id,
+                "not encrypted, and their senders not verified" if encryption is None else "from senders not verified",
+            )
         self._topics = Topics(self._mailboxes)
         self._consumer = Consumer(self.core, self._mailboxes, card.agent_id, self._process, registry)
         weakref.finalize(self, self._consumer.leave).atexit = False
