@@ -2,9 +2,9 @@
 
 Decoders are fed by atheris where it is installed (``pip install atheris``), else by mutations of seeds. Operations are
 taken from ``/openapi.json``, and called with values that fit their schemas more or less; by schemathesis too where that
-is installed. Nothing may crash, answer 5xx, take a second, or hold the event loop for a tenth of one. The loop's own work
-is judged: what it waited for the processor is told apart. Slow answers are told and not judged where the machine has more
-to do than it has processors.
+is installed. Nothing may crash, answer 5xx, take a second, or hold the event loop for a tenth of one. What the loop
+waited for the processor is told apart from its own work, and slow answers are told and not judged where the machine has
+more to do than it has processors.
 """
 
 from __future__ import annotations
@@ -256,6 +256,8 @@ async def _read_health(url: str) -> Result:
         async with session.get(f"{url}/healthz") as answer:
             alive = answer.status == 200
         async with session.get(f"{url}/metrics") as answer:
-            found = re.findall(r'^agent3_loop_held_seconds_count{cause="(\w+)"} (\d+)', await answer.text(), re.MULTILINE)
+            found = re.findall(
+                r'^agent3_loop_held_seconds_count{cause="(\w+)"} (\d+)', await answer.text(), re.MULTILINE
+            )
     held = {cause: int(count) for cause, count in found}
     return {"alive": alive, "held_over_100_ms": held.get("work", 0), "waited_for_the_processor": held.get("starved", 0)}

@@ -20,12 +20,14 @@ import ipaddress
 import logging
 import os
 import resource
+import socket
 from collections import Counter
 from collections.abc import Awaitable, Callable, Collection, Iterable
 from contextlib import suppress
 from functools import lru_cache
 from typing import Any, Protocol, cast
 
+import msgspec
 from uvicorn.protocols.http.httptools_impl import HttpToolsProtocol, RequestResponseCycle
 
 __all__ = ["GuardedConnection", "Others", "Overload", "Pool", "count_descriptors", "guard_class"]
@@ -173,8 +175,41 @@ class Others(Protocol):
     def any_other(self) -> str | None:
         """One that takes any connection."""
 
-    def give(self, token: str, handle: int, data: bytes) -> Awaitable[bool]:
-        """Give it a connection, with what was read of its next request; whether it was taken."""
+    def give(self, token: str, handle: int, data: bytes, origin: bytes = b"") -> Awaitable[bool]:
+        """Give it a connection, with what was read of its next request; whether it was taken.
+
+        ``origin`` says where it comes from, if that cannot be seen from the connection itself.
+        """
+
+
+class Origin(msgspec.Struct, frozen=True):
+    """Where a connection comes from that a process with its TLS relays to another one."""
+
+    client: tuple[str, int] | None
+    shown: Any = None
+    """What its client has shown of itself, as the process that took it told it."""
+
+
+class _Relay(asyncio.Protocol):
+    """The other end of a connection whose TLS ends here and whose requests are answered by another process."""
+
+    def __init__(self, connection: GuardedConnection):
+        self._connection = connection
+
+    def connection_made(self, transport: Any) -> None:
+        self.transport = transport
+
+    def data_received(self, data: bytes) -> None:
+        self._connection.transport.write(data)
+
+    def pause_writing(self) -> None:
+        self._connection.flow.pause_reading()
+
+    def resume_writing(self) -> None:
+        self._connection.flow.resume_reading()
+
+    def connection_lost(self, exc: Exception | None) -> None:
+        self._connection.transport.close()
 
 
 class Pool:
@@ -296,9 +331,15 @@ class GuardedConnection(HttpToolsProtocol):
     _is_leaving = False
     _deferred: bytes | None = None
     """What arrived since a request was one too many, until the rest after that is over."""
+    origin = b""
+    """Where it comes from, if another process has its TLS."""
+    _relay: asyncio.Transport | None = None
+    """The way to the process that answers it, where its TLS ends here."""
 
     def connection_made(self, transport: Any) -> None:
         super().connection_made(transport)
+        if self.origin:
+            self.client, self.scheme = msgspec.json.decode(self.origin, type=Origin).client, "https"
         self.address = self.client[0] if self.client else ""
         self.since = self.loop.time()
         self._timer = self.loop.call_later(self.seconds, self._on_timeout)
@@ -308,6 +349,8 @@ class GuardedConnection(HttpToolsProtocol):
             self.data_received(data)
 
     def connection_lost(self, exc: Exception | None) -> None:
+        if self._relay is not None:
+            self._relay.close()
         self._stop_timer()
         self.pool.remove(self)
         if self._reader_timer is not None:
@@ -323,7 +366,9 @@ class GuardedConnection(HttpToolsProtocol):
         super().connection_lost(exc)
 
     def data_received(self, data: bytes) -> None:
-        if not self._is_evicted and not self._defers(data):
+        if self._relay is not None:
+            self._relay.write(data)
+        elif not self._is_evicted and not self._defers(data):
             self._parse(data)
 
     # Room for others
@@ -450,11 +495,15 @@ class GuardedConnection(HttpToolsProtocol):
 
     def pause_writing(self) -> None:
         super().pause_writing()
+        if self._relay is not None:
+            self._relay.pause_reading()
         self._reads_since = self.loop.time()
         self._reader_timer = self.loop.call_later(max(_READ_SECONDS, self.seconds), self._on_unread)
 
     def resume_writing(self) -> None:
         super().resume_writing()
+        if self._relay is not None:
+            self._relay.resume_reading()
         self._reads_since = None
         if self._reader_timer is not None:
             self._reader_timer.cancel()
@@ -547,7 +596,7 @@ class GuardedConnection(HttpToolsProtocol):
             self.loop.call_later(0.05, self._leave_if_idle)
             return
         others = self.pool.others
-        other = others.any_other() if others is not None else None
+        other = others.any_other() if others is not None and not self._has_tls() else None
         if other is None:
             super().shutdown()
         else:
@@ -584,20 +633,47 @@ class GuardedConnection(HttpToolsProtocol):
         self.tasks.add(task)
         task.add_done_callback(self.tasks.discard)
 
+    def _has_tls(self) -> bool:
+        return self.transport.get_extra_info("ssl_object") is not None
+
+    def _describe(self) -> Origin:
+        return Origin(self.client)
+
     async def _give_to(self, other: str, data: bytes, otherwise: Callable[[], None]) -> None:
         others = self.pool.others
         assert others is not None
+        here: socket.socket | None = None
+        origin = self.origin
         try:
-            handle = os.dup(self.transport.get_extra_info("socket").fileno())
+            if self._has_tls():  # what it has agreed on cannot be given away: this process goes on with it
+                here, there = socket.socketpair()
+                handle, origin = there.detach(), msgspec.json.encode(self._describe())
+            else:
+                handle = os.dup(self.transport.get_extra_info("socket").fileno())
         except OSError:  # it was lost
             return
         try:
-            taken = await others.give(other, handle, data)
+            taken = await others.give(other, handle, data, origin)
         finally:
             os.close(handle)
-        if taken:
+        if taken and here is not None:
+            await self._relay_to(here)
+        elif taken:
             self.transport.abort()  # the other has a handle of its own, so the connection stays open
-        elif not self.transport.is_closing():
-            self._is_evicted = False
-            self.flow.resume_reading()
-            otherwise()
+        else:
+            if here is not None:
+                here.close()
+            if not self.transport.is_closing():
+                self._is_evicted = False
+                self.flow.resume_reading()
+                otherwise()
+
+    async def _relay_to(self, here: socket.socket) -> None:
+        try:
+            self._relay, _ = await self.loop.create_connection(lambda: _Relay(self), sock=here)
+        except OSError:
+            self.transport.close()
+            return
+        if self.transport.is_closing():
+            self._relay.close()
+        self.flow.resume_reading()

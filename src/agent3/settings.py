@@ -62,6 +62,9 @@ class Server(Struct, frozen=True, forbid_unknown_fields=True):
     """A file with the private key of the certificate (PEM); if empty, it stands in the file of the certificate."""
     tls_client_ca: str = ""
     """A file with the authority of client certificates (PEM): over HTTP, clients may show one in place of a key."""
+    grpc_client_certificates: bool = False
+    """Whether gRPC requires a certificate of ``tls_client_ca``. It cannot merely ask for one, as HTTP does, so
+    clients with a key alone then use HTTP."""
     sign_cards: bool = True
     """Whether agent cards are signed. The public keys are at ``/.well-known/jwks.json``."""
     card_key: str = ""
@@ -260,8 +263,8 @@ class Callbacks(Struct, frozen=True, forbid_unknown_fields=True):
     allow_loopback: bool = False
     """Whether this machine itself may be notified."""
     challenge: bool = True
-    """Whether an address must first show that it wants to be notified, by answering ``GET …?validationToken=TOKEN`` with
-    the token. Addresses of ``allow_hosts``, and of this machine, need not."""
+    """Whether an address must first show that it wants to be notified, by answering ``GET …?validationToken=TOKEN``
+    with the token. Addresses of ``allow_hosts``, and of this machine, need not."""
     timeout: float = 10.0
     """Seconds that a receiver has to answer."""
     attempts: int = 8

@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import base64
 import logging
+import re
 import threading
 import time
 from collections.abc import AsyncIterator, Callable, Iterator
@@ -404,6 +405,42 @@ def test_an_address_that_may_not_be_told_is_refused_at_once(
                 await outbox.check("alice", url)
             assert says in refusal.value.message
             assert "pass" not in refusal.value.message.replace("passwd", "").replace("password", "")
+
+    run(":memory:", story)
+
+
+def test_an_address_shows_that_it_wants_to_be_told_before_anything_is_sent_there(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    async def resolve(host: str, port: int) -> list[str]:
+        return ["127.0.0.1"]
+
+    monkeypatch.setattr("agent3.security.outbound._resolve", resolve)
+
+    async def story(database: Database) -> None:
+        with receiving() as receiver:
+            port = receiver.url.rpartition(":")[2]
+            async with an_outbox(database, start=False) as outbox:
+                await outbox.check("alice", f"http://hooks.example:{port}/a?x=1#part")
+                await outbox.check("alice", f"http://hooks.example:{port}/a?x=1#part")
+                (asked,) = receiver.asked
+                assert re.fullmatch(r"/a\?x=1&validationToken=[0-9a-f]{48}", asked)
+                # A page that answers everything with 200, an echo with another status, and one that says nothing.
+                for number, prove in enumerate(
+                    (lambda _: (200, "hello"), lambda token: (404, token), lambda _: (200, ""))
+                ):
+                    receiver.prove = prove
+                    for _ in range(2):  # the second time it is not asked again
+                        with pytest.raises(SecurityError, match="did not show that it wants them"):
+                            await outbox.check("alice", f"http://hooks.example:{port}/{number}")
+                assert len(receiver.asked) == 4
+                with pytest.raises(SecurityError, match="validationToken"):  # what one owner was granted is its own
+                    await outbox.check("bob", f"http://hooks.example:{port}/a?x=1#part")
+            for how in ({"allow_hosts": ("hooks.example",)}, {"challenge": False}):
+                async with an_outbox(database, start=False, **how) as outbox:
+                    await outbox.check("alice", f"http://hooks.example:{port}/1")
+            assert len(receiver.asked) == 5
+            assert receiver.got == []
 
     run(":memory:", story)
 

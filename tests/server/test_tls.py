@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import asyncio
 import datetime
 import hashlib
 import json
@@ -244,6 +243,7 @@ def test_what_was_answered_for_a_certificate_is_not_answered_for_the_same_head_w
         (Server(port=0, tls_key="x.pem"), None, "need server.tls_certificate"),
         (Server(port=0, tls_certificate="/nowhere/cert.pem"), None, "tls_certificate"),
         (Server(port=0), Client("a", certificate="subject:x"), "tls_client_ca"),
+        (Server(port=0, tls_certificate="cert.pem", grpc_client_certificates=True), None, "needs server.tls_client_ca"),
         (Server(port=0), Client("a"), "or a certificate"),
     ],
 )
@@ -254,25 +254,42 @@ def test_what_cannot_work_stops_the_start(server: Server, client: Client | None,
         pass
 
 
-def test_grpc_speaks_tls_too(tmp_path: Path) -> None:
+def test_grpc_speaks_tls_and_knows_a_client_by_its_certificate(tmp_path: Path) -> None:
     grpc = pytest.importorskip("grpc")
-    from agent3.protocols.a2a.grpc.server import _credentials
+    from agent3.protocols.a2a.grpc.codecs import GRPCS
 
     authority = Authority(tmp_path)
-    path, _ = authority.issue("localhost")
+    certificate, _ = authority.issue("localhost")
+    robot, _ = authority.issue("robot")
+    nobody, _ = authority.issue("nobody")
+    forged, _ = Authority(tmp_path, "Other CA").issue("robot", "forged")
+    with socket.socket() as free:
+        free.bind(("127.0.0.1", 0))
+        port = free.getsockname()[1]
 
-    async def story() -> None:
-        server = grpc.aio.server()
-        port = server.add_secure_port(
-            "127.0.0.1:0", _credentials(ListenerCertificate(Server(tls_certificate=str(path))))
+    def ask(shown: Path | None, seconds: float = 60) -> str:
+        pair = (None, None) if shown is None else (shown.read_bytes(), shown.read_bytes())
+        trusted = grpc.ssl_channel_credentials(authority.file.read_bytes(), *pair)
+        name = (("grpc.ssl_target_name_override", "localhost"),)
+        with grpc.secure_channel(f"127.0.0.1:{port}", trusted, options=name) as channel:
+            try:
+                channel.unary_unary(f"/{GRPCS['1.0'].service}/GetTask")(b"\x12\x01x", timeout=seconds)
+            except grpc.RpcError as error:
+                return str(error.code().name)
+        return "OK"
+
+    for required, answers in ((False, ("UNAUTHENTICATED",) * 3), (True, ("NOT_FOUND", "UNAUTHENTICATED"))):
+        server = Server(
+            port=0,
+            grpc_port=port,
+            tls_certificate=str(certificate),
+            tls_client_ca=str(authority.file),
+            grpc_client_certificates=required,
         )
-        await server.start()
-        try:
-            trusted = grpc.ssl_channel_credentials(authority.file.read_bytes())
-            name = (("grpc.ssl_target_name_override", "localhost"),)
-            async with grpc.aio.secure_channel(f"127.0.0.1:{port}", trusted, options=name) as channel:
-                await asyncio.wait_for(channel.channel_ready(), 60)
-        finally:
-            await server.stop(None)
-
-    asyncio.run(story())
+        made = Settings(
+            server=server, storage=Storage(url="sqlite://"), clients=(Client("machine", certificate="subject:robot"),)
+        )
+        with InBackground(made):
+            assert tuple(ask(shown) for shown in (robot, nobody, None)[: len(answers)]) == answers
+            if required:  # another authority's certificate, and none, end the handshake
+                assert [ask(shown) for shown in (forged, None)] == ["UNAVAILABLE"] * 2

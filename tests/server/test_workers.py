@@ -15,6 +15,7 @@ from typing import Any
 import httpx
 import pytest
 
+from tests.server.test_tls import Authority, context
 from tests.support.workers import Workers, serving
 
 WHO = {"agentId": "served", "capability": "who", "input": {}}
@@ -80,6 +81,38 @@ def test_a_legacy_session_works_on_every_connection(workers: Workers) -> None:
                 told.add(find_pid(answer))
                 assert in_session(other, workers.url, session).status_code == 200  # and again on the same connection
         assert len(told) == 1, "one worker holds the session, and all get there"
+
+
+def test_a_session_works_on_every_connection_with_tls_for_who_shows_its_certificate_alone(tmp_path: Path) -> None:
+    authority = Authority(tmp_path)
+    certificate, _ = authority.issue("localhost")
+    shown = {name: context(authority, authority.issue(name)[0]) for name in ("robot", "clerk")}
+    (tmp_path / "agent3.toml").write_text(
+        f'[limits]\nper_minute = 0\n[server]\ntls_certificate = "{certificate}"\ntls_client_ca = "{authority.file}"\n'
+        + "".join(f'[[clients]]\nid = "{name}"\ncertificate = "subject:{name}"\n' for name in shown)
+    )
+    with (
+        serving(tmp_path, f"sqlite:///{tmp_path}/agent3.db", verify=shown["robot"]) as workers,
+        httpx.Client(timeout=60, verify=shown["robot"]) as first,
+    ):
+        assert workers.url.startswith("https:")
+        session = open_session(first, workers.url)
+        told = {find_pid(in_session(first, workers.url, session))}
+        for _ in range(40):  # until one of them has been relayed
+            with httpx.Client(timeout=60, verify=shown["robot"]) as other:
+                for _ in range(2):
+                    told.add(find_pid(in_session(other, workers.url, session)))
+            if workers.metric("agent3_connections_handed_over_total"):
+                break
+        else:
+            raise AssertionError("no connection came to the other worker")
+        assert len(told) == 1
+        # Another client's certificate goes with its connection: the session is not there for it.
+        for _ in range(6):
+            with httpx.Client(timeout=60, verify=shown["clerk"]) as other:
+                assert in_session(other, workers.url, session).status_code == 404
+            with httpx.Client(timeout=60, verify=context(authority)) as nobody:
+                assert in_session(nobody, workers.url, session).status_code == 401
 
 
 def test_a_session_goes_on_when_its_worker_is_gone(workers: Workers) -> None:

@@ -44,6 +44,9 @@ class Receiver:
 
     url: str = ""
     reply: Reply = lambda _: 204
+    prove: Callable[[str], tuple[int, str]] = lambda token: (200, token)
+    """What it answers to the question whether it wants to be told."""
+    asked: list[str] = field(default_factory=list)
     got: list[Webhook] = field(default_factory=list)
     changed: threading.Condition = field(default_factory=threading.Condition)
 
@@ -75,6 +78,14 @@ class _Handler(BaseHTTPRequestHandler):
             self.end_headers()
         except OSError:
             self.close_connection = True  # the sender has left
+
+    def do_GET(self) -> None:
+        self.receiver.asked.append(self.path)
+        status, text = self.receiver.prove(self.path.partition("validationToken=")[2])
+        self.send_response(status)
+        self.send_header("Content-Length", str(len(text)))
+        self.end_headers()
+        self.wfile.write(text.encode())
 
     def log_message(self, format: str, *args: Any) -> None:  # noqa: A002 - its name there
         """Say nothing."""

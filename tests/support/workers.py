@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 import signal
+import ssl
 import subprocess
 import sys
 import time
@@ -49,6 +50,7 @@ class Workers:
 
     url: str
     process: subprocess.Popen[str]
+    verify: ssl.SSLContext | bool = True
 
     def roll(self) -> None:
         self.process.send_signal(signal.SIGHUP)
@@ -56,11 +58,11 @@ class Workers:
     def pid_of_one(self) -> int:
         """A worker that answers."""
         body = {"agentId": "served", "capability": "who", "input": {}}
-        return int(httpx.post(f"{self.url}/v1/call", json=body, timeout=60).json()["result"])
+        return int(httpx.post(f"{self.url}/v1/call", json=body, timeout=60, verify=self.verify).json()["result"])
 
     def metric(self, name: str) -> float:
         """The sum of a metric's series on the page."""
-        lines = httpx.get(f"{self.url}/metrics", timeout=60).text.splitlines()
+        lines = httpx.get(f"{self.url}/metrics", timeout=60, verify=self.verify).text.splitlines()
         return sum(float(line.rpartition(" ")[2]) for line in lines if line.startswith((f"{name} ", f"{name}{{")))
 
     def wait_until(self, what: str, least: float) -> None:
@@ -73,7 +75,9 @@ class Workers:
 
 
 @contextmanager
-def serving(folder: Path, database: str, count: int = 2, *more: str) -> Iterator[Workers]:
+def serving(
+    folder: Path, database: str, count: int = 2, *more: str, verify: ssl.SSLContext | bool = True
+) -> Iterator[Workers]:
     """So many workers, all ready."""
     (folder / "served.py").write_text(AGENT)
     command = [sys.executable, "-m", "agent3", "serve", "served:agent", "--port", "0", "--db", database]
@@ -92,7 +96,7 @@ def serving(folder: Path, database: str, count: int = 2, *more: str) -> Iterator
         assert process.stdout is not None
         line = process.stdout.readline()
         assert line, (folder / "serve.log").read_text()[-2_000:]
-        workers = Workers(line.split()[-1], process)
+        workers = Workers(line.split()[-1], process, verify)
         workers.wait_until("agent3_workers", count)
         yield workers
     finally:

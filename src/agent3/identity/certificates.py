@@ -9,7 +9,7 @@ from __future__ import annotations
 import asyncio
 import hashlib
 import ssl
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -19,7 +19,7 @@ from agent3.errors import SetupError
 from agent3.observe.logs import get as logger
 from agent3.settings import Server
 
-__all__ = ["CERTIFICATE", "ListenerCertificate", "PeerCertificate", "read_peer"]
+__all__ = ["CERTIFICATE", "ListenerCertificate", "PeerCertificate", "read_peer", "read_peer_pem"]
 
 log = logger("tls")
 
@@ -45,6 +45,9 @@ class ListenerCertificate:
         self._certificate = Path(settings.tls_certificate).expanduser()
         self._key = Path(settings.tls_key or settings.tls_certificate).expanduser()
         self._authority = Path(settings.tls_client_ca).expanduser() if settings.tls_client_ca else None
+        self.is_required_over_grpc = settings.grpc_client_certificates
+        if self.is_required_over_grpc and self._authority is None:
+            raise SetupError("server.grpc_client_certificates needs server.tls_client_ca to judge them by.")
         self.context = self._latest = self._make_context()
         self.context.sni_callback = self._choose  # asked at each handshake, also where the client names no host
         self._seen = self._look()
@@ -52,12 +55,6 @@ class ListenerCertificate:
     @classmethod
     def find(cls, settings: Server) -> ListenerCertificate | None:
         """That of the settings, if they name one."""
-        if settings.tls_certificate and settings.workers:
-            # Workers hand connections to each other, and what TLS has agreed on cannot be handed over.
-            raise SetupError(
-                "server.tls_certificate does not go together with server.workers. Put a proxy with TLS in front of the "
-                "workers, or serve with one process."
-            )
         if settings.tls_certificate:
             return cls(settings)
         if settings.tls_key or settings.tls_client_ca:
@@ -124,6 +121,10 @@ class ListenerCertificate:
         """The key and the certificate as they are in the files, for listeners that are not Python's own."""
         return self._key.read_bytes(), self._certificate.read_bytes()
 
+    def read_authority(self) -> bytes | None:
+        """Likewise the authority of client certificates, if there is one."""
+        return None if self._authority is None else self._authority.read_bytes()
+
 
 def read_peer(transport: asyncio.BaseTransport) -> PeerCertificate | None:
     """The certificate that the other end of a connection proved to hold; None where it showed none."""
@@ -133,6 +134,12 @@ def read_peer(transport: asyncio.BaseTransport) -> PeerCertificate | None:
         return None
     described: Mapping[str, Any] = wrapped.getpeercert() or {}
     names = [value for part in described.get("subject", ()) for name, value in part if name == "commonName"]
+    return PeerCertificate(hashlib.sha256(binary).hexdigest(), names[0] if len(names) == 1 else "")
+
+
+def read_peer_pem(text: str, names: Sequence[str]) -> PeerCertificate:
+    """The same of a certificate in PEM, with the common names that stand in it."""
+    binary = ssl.PEM_cert_to_DER_cert(text)
     return PeerCertificate(hashlib.sha256(binary).hexdigest(), names[0] if len(names) == 1 else "")
 
 

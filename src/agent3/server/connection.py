@@ -13,12 +13,13 @@ from collections.abc import Callable, MutableMapping, Sequence
 from contextlib import suppress
 from typing import Any, Generic, TypeVar, cast
 
+import msgspec
 from msgspec.structs import replace
 from starlette.types import Scope
 from uvicorn.protocols.http.httptools_impl import HttpToolsProtocol, RequestResponseCycle
 
 from agent3.calls.coroutines import Left
-from agent3.connections import GuardedConnection, Pool
+from agent3.connections import GuardedConnection, Origin, Pool
 from agent3.gateway.lanes import TRACE, Guest, Lane, Reply
 from agent3.identity.certificates import CERTIFICATE, PeerCertificate, read_peer
 from agent3.identity.doorkeeper import KNOWN
@@ -221,9 +222,14 @@ class _Connection(GuardedConnection):
     alone: on another connection the same bytes may be somebody else's."""
 
     def connection_made(self, transport: Any) -> None:
-        super().connection_made(transport)
         if transport.get_extra_info("ssl_object") is not None:
             self._certificate = read_peer(transport)
+        elif self.origin and (shown := msgspec.json.decode(self.origin, type=Origin).shown) is not None:
+            self._certificate = msgspec.convert(shown, PeerCertificate)
+        super().connection_made(transport)
+
+    def _describe(self) -> Origin:
+        return Origin(self.client, self._certificate)
 
     def connection_lost(self, exc: Exception | None) -> None:
         if self._direct is not None:
@@ -234,6 +240,8 @@ class _Connection(GuardedConnection):
 
     def data_received(self, data: bytes) -> None:
         if self._is_evicted or self._defers(data):
+        if self._is_evicted:
+            super().data_received(data)  # which passes it on, if another process answers it
             return
         if self._incomplete is not None:
             data, self._incomplete = self._incomplete + data, None

@@ -54,7 +54,9 @@ READY, BEAT, FAILED = b"R", b".", b"F"
 RETIRE, STOP = b"r", b"s"
 """What a supervisor tells a worker: to leave while the others go on, or that all stop."""
 _HEAD = struct.Struct("!cI")
-_CONNECTION, _PROBE = b"C", b"P"
+_CONNECTION, _RELAYED, _PROBE = b"C", b"R", b"P"
+_ORIGIN = 4
+"""Bytes of the length of where a relayed connection comes from."""
 _TAKEN = b"+"
 _MOST = 1 << 20
 """Bytes of a request that go along with its connection."""
@@ -91,7 +93,7 @@ class Peers:
         self._metrics = metrics
         self._listener: socket.socket | None = None
         self._writer: asyncio.Task[None] | None = None
-        self.take: Callable[[socket.socket, bytes], None] | None = None
+        self.take: Callable[[socket.socket, bytes, bytes], None] | None = None
         """Serves a connection that another worker has given, with what that has read of it."""
         self.on_probe: Callable[[], None] = lambda: None
         """Another worker was asked whether it is ready."""
@@ -113,11 +115,14 @@ class Peers:
             names = []
         return random.choice(names) if names else None  # noqa: S311 - a choice between equals
 
-    async def give(self, token: str, handle: int, data: bytes) -> bool:
+    async def give(self, token: str, handle: int, data: bytes, origin: bytes = b"") -> bool:
         """Give a connection to another worker; whether that took it. The caller closes its own handle in any case."""
+        kind = _CONNECTION
+        if origin:  # told apart by its kind, so that no client can claim one by what it sends
+            kind, data = _RELAYED, len(origin).to_bytes(_ORIGIN) + origin + data
         if len(data) > _MOST:
             return False
-        taken = await asyncio.to_thread(self._send, token, _HEAD.pack(_CONNECTION, len(data)), data, handle)
+        taken = await asyncio.to_thread(self._send, token, _HEAD.pack(kind, len(data)), data, handle)
         self._metrics.handovers.inc(("taken" if taken else "refused",))
         return taken
 
@@ -211,9 +216,13 @@ class Peers:
                     data += more
                 if len(data) < length:
                     return
+                origin = b""
+                if kind == _RELAYED:
+                    size = int.from_bytes(data[:_ORIGIN])
+                    origin, data = data[_ORIGIN : _ORIGIN + size], data[_ORIGIN + size :]
                 came.sendall(_TAKEN)  # fails where the other has waited too long and serves it itself
                 given, handles = socket.socket(fileno=handles[0]), []
-                loop.call_soon_threadsafe(self.take, given, data)
+                loop.call_soon_threadsafe(self.take, given, data, origin)
         finally:
             for handle in handles:
                 os.close(handle)

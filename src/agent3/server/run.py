@@ -299,8 +299,8 @@ class _Worker(_Uvicorn):
         self._peers.leave()
         self.should_exit = True
 
-    def take(self, given: socket.socket, data: bytes) -> None:
-        """Serve a connection of another worker, with what that has read of it."""
+    def take(self, given: socket.socket, data: bytes, origin: bytes = b"") -> None:
+        """Serve a connection of another worker, with what that has read of it, and has told of where it comes from."""
         if self.should_exit:
             given.close()
             return
@@ -309,7 +309,8 @@ class _Worker(_Uvicorn):
             protocol = self.config.http_protocol_class(  # type: ignore[call-arg]
                 config=self.config, server_state=self.server_state, app_state=self.lifespan.state
             )
-            cast("GuardedConnection", protocol).initial = data
+            taken = cast("GuardedConnection", protocol)
+            taken.initial, taken.origin = data, origin
             return protocol
 
         async def connect() -> None:

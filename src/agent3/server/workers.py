@@ -107,7 +107,8 @@ def serve_with_workers(read: Callable[[], Settings], reference: str | None, demo
     settings = _choose_grpc_port(settings)
     with closing(listen(settings)) as listener, _folder() as folder:
         host, port = listener.getsockname()[:2]
-        note = announce(f"http://[{host}]:{port}" if ":" in host else f"http://{host}:{port}", settings)
+        scheme = "https" if settings.server.tls_certificate else "http"
+        note = announce(f"{scheme}://[{host}]:{port}" if ":" in host else f"{scheme}://{host}:{port}", settings)
         try:
             _Supervisor(settings, read, reference, demo, serve, listener, folder).run()
         finally:

@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
+import sqlite3
 import time
 from collections.abc import Callable, Iterator
-from contextlib import ExitStack
+from contextlib import ExitStack, closing
 from pathlib import Path
 
 import pytest
@@ -25,6 +26,7 @@ from agent3.errors import CallTimeout, NotFound
 from agent3.protocols.a2a.agents import mailboxes
 from agent3.protocols.a2a.agents.coordination import step
 from agent3.protocols.functions.standalone import Standalone
+from agent3.queue.messages import checksum
 from agent3.settings import Limits, Server, Settings, Storage
 from tests.support.postgres import new_database_url
 
@@ -98,3 +100,56 @@ def test_a_copy_of_a_message_is_known_in_both_programs(cores: tuple[Standalone, 
         verifier.register_agent("flight", identity.public_key)
         accepted.append(verifier.verify_message_signature(sent, identity.sign(sent)))
     assert accepted == [True, False]
+
+
+@pytest.mark.requirement("RF-013-26", "RF-013-27")
+def test_with_a_master_key_messages_are_encrypted_and_one_of_a_stranger_is_refused(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    """Nothing but the key is given: neither encryption nor identity nor verifier."""
+    file = tmp_path / "sealed.db"
+    settings = Settings(storage=Storage(url=f"sqlite:///{file}"), server=Server(shutdown_seconds=0.1))
+
+    def bodies() -> list[tuple[str, bytes]]:
+        with closing(sqlite3.connect(file)) as raw:
+            return raw.execute("SELECT id, body FROM queue_messages ORDER BY seq").fetchall()
+
+    monkeypatch.setenv("KEY", "a-master-key-of-the-operator")
+    monkeypatch.setenv("AGENT3_STORAGE_SEAL", "env:KEY")
+    core, done = Standalone(settings), list[str]()
+    try:
+        with (
+            AgentExecutor(AgentCard(agent_id="bank", name="Bank"), core=core) as bank,
+            AgentExecutor(AgentCard(agent_id="shop", name="Shop"), core=core) as shop,
+        ):
+            shop.send_message("bank", MessageType.REQUEST, "pay", {"to": "the-baker"})
+            ((_, body),) = bodies()
+            assert b"baker" not in body
+            forged = A2AMessage(
+                from_agent="shop",
+                to_agent="bank",
+                message_type=MessageType.EVENT,
+                capability="pay",
+                content={"to": "me"},
+            )
+            plain = forged.model_dump_json().encode()
+            with closing(sqlite3.connect(file)) as raw:
+                raw.execute(
+                    "INSERT INTO queue_messages (id, queue, priority, state, due, put, body, checksum) "
+                    "SELECT ?, queue, 9, 'ready', due, put, ?, ? FROM queue_messages",
+                    (forged.message_id, plain, checksum(forged.message_id, None, plain)),
+                )
+                raw.commit()
+            bank.register_capability("pay", lambda to: done.append(to))
+            until(lambda: done == ["the-baker"] and bool(bank.dead_letters()))
+            assert [letter.message_id for letter in bank.dead_letters()] == [forged.message_id]
+    finally:
+        core.close()
+    assert "senders not verified" not in caplog.text
+    monkeypatch.delenv("AGENT3_STORAGE_SEAL")
+    open_core = Standalone(Settings(storage=Storage(url=f"sqlite:///{tmp_path}/open.db")))
+    try:
+        with AgentExecutor(AgentCard(agent_id="bank", name="Bank"), core=open_core):
+            assert "not encrypted, and their senders not verified" in caplog.text
+    finally:
+        open_core.close()

@@ -1,8 +1,8 @@
 """``GrpcDoor``: an A2A agent over gRPC, 1.0 and 0.3 on one port, beside an ``A2AEndpoint``.
 
 It uses the dispatcher of the HTTP doors: the same callers, tenants, extensions and engine. The package of a call tells
-its generation; an ``A2A-Version`` with another one is refused. gRPC is served without TLS, as HTTP is here: both listen
-on loopback or behind a proxy that terminates TLS.
+its generation; an ``A2A-Version`` with another one is refused. With a certificate it speaks TLS, and can require one of
+its clients.
 """
 
 from __future__ import annotations
@@ -18,7 +18,7 @@ import grpc.aio
 from starlette.types import Scope
 
 from agent3.errors import Agent3Error, SetupError, Unauthenticated
-from agent3.identity.certificates import ListenerCertificate
+from agent3.identity.certificates import CERTIFICATE, ListenerCertificate, read_peer_pem
 from agent3.model import Principal
 from agent3.observe.logs import get as logger
 from agent3.protocols.a2a.door.dispatch import Dispatcher
@@ -166,6 +166,10 @@ class GrpcDoor:
             "client": (host.strip("[]"), int(port)) if kind in ("ipv4", "ipv6") and port.isdigit() else None,
             BINDING: "grpc",
         }
+        shown = context.auth_context() if self._certificate is not None else {}
+        if pem := shown.get("x509_pem_cert"):
+            names = [name.decode("utf-8", "replace") for name in shown.get("x509_common_name", ())]
+            scope[CERTIFICATE] = read_peer_pem(pem[0].decode("ascii"), names)
         exchange = Exchange(scope, _no_asgi, _no_asgi, self._address.path, None)
         exchange.generation = codec.generation
         return exchange
@@ -224,14 +228,21 @@ async def _no_asgi(*_: Any) -> Any:
 
 
 def _credentials(certificate: ListenerCertificate) -> grpc.ServerCredentials:
-    """What gRPC answers with: the files as they are when a connection comes."""
+    """What gRPC answers with: the files as they are when a connection comes.
+
+    gRPC either requires a certificate of its clients or does not look at it: there is no asking for one.
+    """
 
     def read() -> Any:
+        authority = certificate.read_authority() if certificate.is_required_over_grpc else None
+        return grpc.ssl_server_certificate_configuration([certificate.read_pair()], authority)
+
+    def read_again() -> Any:
         try:
-            return grpc.ssl_server_certificate_configuration([certificate.read_pair()])
+            return read()
         except OSError:
             return None  # it goes on with what it had
 
     return grpc.dynamic_ssl_server_credentials(
-        grpc.ssl_server_certificate_configuration([certificate.read_pair()]), read, require_client_authentication=False
+        read(), read_again, require_client_authentication=certificate.is_required_over_grpc
     )
