@@ -20,7 +20,7 @@ def test_one_that_its_giver_no_longer_waits_for_is_left_to_it(tmp_path: Path) ->
     async def story() -> None:
         loop, taken = asyncio.get_running_loop(), []
         peers = Peers(tmp_path, "a", Metrics())
-        peers.take = lambda given, data: taken.append(given)
+        peers.take = lambda given, data, origin: taken.append(given)
         giver, came = socket.socketpair()
         client, ours = socket.socketpair()
         with came, client, ours:
@@ -51,7 +51,7 @@ def test_a_worker_that_was_short_of_files_takes_connections_again(
     async def story() -> None:
         peers, other = Peers(tmp_path, "a", Metrics()), Peers(tmp_path, "b", Metrics())
         taken: asyncio.Queue[tuple[socket.socket, bytes]] = asyncio.Queue()
-        peers.take = lambda given, data: taken.put_nowait((given, data))
+        peers.take = lambda given, data, origin: taken.put_nowait((given, data))
         with monkeypatch.context() as patch:
             patch.setattr(socket, "socket", Short)
             await peers.open()
