@@ -10,13 +10,14 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from msgspec.structs import replace
 
 from agent3.calls.audit import verify_database
 from agent3.calls.personal_data import PersonalData
 from agent3.errors import SetupError, Unavailable
 from agent3.gateway.gateway import Caller, CallRequest
 from agent3.identity.own_keys import is_signed_with
-from agent3.model import Price, Principal
+from agent3.model import Call, Price, Principal
 from agent3.observe.metrics import Metrics
 from agent3.protocols.functions import LocalAgent
 from agent3.security.access import OPERATE
@@ -75,6 +76,51 @@ async def test_everything_that_is_held_is_given_out_and_nothing_of_others(tmp_pa
         assert "Apfelstrudel" in text
         assert "Birnenbrot" not in text
         assert "bert" not in text
+
+
+async def test_what_goes_while_it_is_given_out_hides_nothing_that_stays(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("agent3.calls.personal_data._PAGE", 2)
+    async with _gateway(tmp_path) as server:
+        rows = [(f"f{number}", 1.0, "shop", "anna", 5) for number in range(9)]
+        await server.database.many(
+            "INSERT INTO feedback (id, at, agent, principal, rating) VALUES (?, ?, ?, ?, ?)", rows
+        )
+        data, seen = PersonalData(server.database, server.core.artifacts.blobs, server.env), list[str]()
+        async for line in data.export("anna"):
+            found = json.loads(line)
+            if found.get("kind") == "ratings":
+                seen.append(found["data"]["id"])
+                await server.database.many("DELETE FROM feedback WHERE id = ?", [(seen[-1],)])
+        assert seen == [row[0] for row in rows]
+
+
+async def test_bytes_that_another_has_just_put_outlive_the_erasure_of_the_same(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("agent3.calls.personal_data._RECENT", 0.3)
+    async with _gateway(tmp_path) as server:
+        artifacts = server.core.artifacts
+        call = Call(id="c1", principal=ANNA.principal, agent="shop", capability="buy")
+        await artifacts.store(call, b"the same" * 1_000, None, "text/plain")
+        data, real = PersonalData(server.database, artifacts.blobs, server.env), artifacts.blobs.discard
+        kept: list[str] = []
+
+        async def put_just_before(sha256: str, unused: float) -> bool:
+            if not kept:  # its row comes a moment later, as it always does
+                await artifacts.blobs.put(b"the same" * 1_000)
+                gone = await real(sha256, unused)
+                other = replace(call, id="c2", principal=BERT.principal)
+                kept.append(await artifacts.store(other, b"the same" * 1_000, None, "text/plain"))
+                return gone
+            return await real(sha256, unused)
+
+        monkeypatch.setattr(artifacts.blobs, "discard", put_just_before)
+        monkeypatch.setattr(artifacts.blobs, "delete", None)
+        await data.erase("anna")
+        found = await artifacts.get("bert", kept[0])
+        assert found.body == b"the same" * 1_000
 
 
 async def test_erasing_leaves_nothing_of_one_all_of_the_others_and_a_chain_that_holds(tmp_path: Path) -> None:

@@ -434,12 +434,14 @@ def test_an_address_shows_that_it_wants_to_be_told_before_anything_is_sent_there
                         with pytest.raises(SecurityError, match="did not show that it wants them"):
                             await outbox.check("alice", f"http://hooks.example:{port}/{number}")
                 assert len(receiver.asked) == 4
+                with pytest.raises(SecurityError, match="did not show"):  # a name that only begins like this machine
+                    await outbox.check("alice", f"http://127.example:{port}/")
                 with pytest.raises(SecurityError, match="validationToken"):  # what one owner was granted is its own
                     await outbox.check("bob", f"http://hooks.example:{port}/a?x=1#part")
             for how in ({"allow_hosts": ("hooks.example",)}, {"challenge": False}):
                 async with an_outbox(database, start=False, **how) as outbox:
                     await outbox.check("alice", f"http://hooks.example:{port}/1")
-            assert len(receiver.asked) == 5
+            assert len(receiver.asked) == 6
             assert receiver.got == []
 
     run(":memory:", story)

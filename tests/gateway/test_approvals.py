@@ -171,6 +171,7 @@ def test_even_an_operator_does_not_approve_its_own_call_unless_the_rule_says_so(
             asked = await pay(server, 3)
             assert isinstance(asked, Needs)
             assert asked.questions[0].schema == {"type": "boolean"}
+            assert '"amount":3' in asked.questions[0].text, "one says yes to something that one sees"
             assert asked.job
             done = await server.gateway.reply(BOB, asked.job, "yes")
             assert isinstance(done, Done)

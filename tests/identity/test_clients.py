@@ -75,7 +75,13 @@ def test_a_key_is_stored_as_its_hash_and_two_are_good_while_they_change(url: str
         await clients.remove("desk")
         assert clients.find(digest(fourth)) is None
         assert await clients.list() == []
-        for gone in (clients.stop("desk"), clients.rotate("desk", 0), clients.remove("desk"), clients.get("desk")):
+        for gone in (
+            clients.set_scopes("desk", ()),
+            clients.stop("desk"),
+            clients.rotate("desk", 0),
+            clients.remove("desk"),
+            clients.get("desk"),
+        ):
             with pytest.raises(NotFound, match="agent3 client list"):
                 await gone
 
@@ -144,7 +150,8 @@ def test_commands_change_who_may_call_a_running_gateway_also_on_a_connection_tha
             try:
                 connection.request("POST", "/mcp", json.dumps(request["json"]), headers)
                 answer = connection.getresponse()
-                answer.read()
+                if b'"isError":true' in answer.read():
+                    return 403
             except (http.client.HTTPException, ConnectionError):  # a refusal may close the connection
                 connection.close()
                 return ask(key)
@@ -165,6 +172,10 @@ def test_commands_change_who_may_call_a_running_gateway_also_on_a_connection_tha
         second = agent3("client", "rotate", "desk", "--overlap", "1h")["key"]
         until(second, 200)
         assert ask(first) == 200
+        agent3("client", "scopes", "desk", "--scope", "reports")
+        until(second, 403)
+        agent3("client", "scopes", "desk", "--scope", "orders")
+        until(second, 200)
         listed = agent3("client", "list")["clients"]
         assert [(one["id"], one["from"], len(one["keys"])) for one in listed] == [("desk", "database", 2)]
         config = ("--config", str(tmp_path / "agent3.toml"))

@@ -9,6 +9,7 @@ import signal
 import subprocess
 import sys
 from collections.abc import Callable, Coroutine, Iterator
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import Any
 
@@ -123,6 +124,15 @@ def test_a_session_goes_on_when_its_worker_is_gone(workers: Workers) -> None:
         pid = find_pid(answer)
         os.kill(pid, signal.SIGKILL)
     workers.wait_until("agent3_worker_restarts_total", restarts + 1)
+
+    def ask_again(_: int) -> httpx.Response:
+        with httpx.Client(timeout=60) as other:
+            return in_session(other, workers.url, session)
+
+    with ThreadPoolExecutor(8) as threads:  # all at once: none comes before the session is open again
+        for answer in threads.map(ask_again, range(8)):
+            assert answer.status_code == 200
+            assert '"isError":false' in answer.text
     with httpx.Client(timeout=60) as client:
         answer = in_session(client, workers.url, session)
         assert answer.status_code == 200

@@ -13,6 +13,7 @@ from fnmatch import fnmatchcase
 from functools import partial
 from typing import Any, Literal
 
+import msgspec
 from msgspec import Struct, UnsetType
 
 from agent3.calls.jobs import Job
@@ -24,6 +25,8 @@ from agent3.observe.logs import get as logger
 from agent3.observe.metrics import Metrics
 from agent3.security.access import may_operate
 from agent3.security.arguments import check_conditions
+from agent3.security.sanitize import clean_text
+from agent3.security.sensitive import Sensitive
 from agent3.settings import ApprovalRule
 from agent3.storage import Database, Row, Transaction
 from agent3.storage.audit import record_change
@@ -47,12 +50,19 @@ _PAGE, _MOST_READ = 500, 10_000
 """Rows that are read at a time, and in all, to find those that one who is named by a rule may see."""
 _START = (0.0, "")
 _LONGEST_REASON = 500
+_LONGEST_INPUT = 1_000
 _UNSETTLED = (
     "SELECT approvals.*, jobs.status AS job_status FROM approvals LEFT JOIN jobs ON jobs.id = approvals.job "
     "WHERE approvals.settled IS NULL AND (approvals.status <> 'waiting' OR approvals.expires <= ?) "
     "AND (approvals.expires > ? OR (approvals.expires = ? AND approvals.id > ?)) "
     "ORDER BY approvals.expires, approvals.id LIMIT ?"
 )
+
+
+def _show(given: Any, sensitive: Sensitive | None) -> str:
+    """The input of a call, for who is to say yes to it."""
+    text = msgspec.json.encode(given if sensitive is None else sensitive.hide_input(given)).decode()
+    return clean_text(text if len(text) <= _LONGEST_INPUT else f"{text[:_LONGEST_INPUT]}… (cut)")
 
 
 class Request(Struct, frozen=True, omit_defaults=True):
@@ -114,8 +124,8 @@ class Approvals:
             and any(fnmatchcase(whose, rule.agent) and fnmatchcase(name, rule.capability) for whose, name in names)
         )
 
-    def ask(self, rule: ApprovalRule, call: Call) -> Needs:
-        """The question of a call that needs somebody's yes."""
+    def ask(self, rule: ApprovalRule, call: Call, sensitive: Sensitive | None = None) -> Needs:
+        """The question of a call that needs somebody's yes; of what is ``sensitive`` it shows a hash."""
         now = self._env.now()
         request = Request(
             self._env.id(),
@@ -126,14 +136,16 @@ class Approvals:
             call.input,
         )
         self._metrics.approvals.inc(("asked",))
-        return self.ask_again(request, call)
+        return self.ask_again(request, call, sensitive)
 
-    def ask_again(self, request: Request, call: Call) -> Needs:
+    def ask_again(self, request: Request, call: Call, sensitive: Sensitive | None = None) -> Needs:
         """The same for an approval that is asked for already."""
         hours = max(0.0, request.expires - self._env.now()) / 3_600.0
         who = ", ".join(request.approvers) or f"operators and clients with the scope {APPROVE}"
         text = f"{call.agent}.{call.capability} needs approval: {request.why} "
         if request.itself:
+            if request.input is not None:
+                text += f"It is called with {_show(request.input, sensitive)}. "
             text += f"Approve it? It is dropped in {hours:.1f} hours."
             return Needs((Question(QUESTION, text, {"type": "boolean"}),), state=request.to_state())
         text += f"It waits for {who}, at most {hours:.1f} hours (approval {request.id}), and then goes on by itself."

@@ -12,6 +12,7 @@ from collections.abc import Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass
 from functools import partial
+from ipaddress import ip_address
 from typing import Literal
 from urllib.parse import urlsplit
 
@@ -188,7 +189,10 @@ class Outbox:
         """Whether the operator has named the host, or it is this machine, which ``check`` has judged already."""
         place = urlsplit(url)
         host = (place.hostname or "").lower()
-        own = host == "localhost" or host == "::1" or host.startswith("127.")
+        try:
+            own = host == "localhost" or ip_address(host).is_loopback
+        except ValueError:  # a name, such as 127.example.com
+            own = False
         return own or bool({host, f"{host}:{place.port or 443}"} & set(self._how.allow_hosts))
 
     async def _challenge(self, owner: str, url: str) -> None:

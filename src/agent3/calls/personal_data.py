@@ -7,6 +7,7 @@ chain is verified as before. Secrets are neither given out nor left behind.
 
 from __future__ import annotations
 
+import asyncio
 import base64
 from collections.abc import AsyncIterator
 from dataclasses import dataclass
@@ -24,6 +25,8 @@ __all__ = ["ERASED", "PersonalData"]
 
 _PAGE = 200
 _AT_ONCE = 50
+_RECENT = 2.0
+"""Seconds between the bytes of an artifact and its row, at most."""
 _HIDDEN = frozenset({"sealed", "checksum", "salt", "key_hash", "signature", "node", "lease", "generation"})
 """Columns that are no data of a person: secrets, and what the house needs for itself."""
 _OF_JOB = "EXISTS (SELECT 1 FROM jobs WHERE jobs.id = {} AND owner = ?)"
@@ -178,10 +181,18 @@ class PersonalData:
             total += some
             if some < _AT_ONCE:
                 break
-        for digest in hashes:
-            if await self._database.one("SELECT id FROM artifacts WHERE sha256 = ? LIMIT 1", digest) is None:
-                await self._blobs.delete(digest)
+        # Somebody else may have put the same bytes, and not noted it yet: those are looked at once more.
+        if recent := [digest for digest in hashes if not await self._discard(digest)]:
+            await asyncio.sleep(_RECENT)
+            for digest in recent:
+                await self._discard(digest)
         return total
+
+    async def _discard(self, digest: str) -> bool:
+        """Delete bytes that no artifact refers to; False for those that were put a moment ago."""
+        if await self._database.one("SELECT id FROM artifacts WHERE sha256 = ? LIMIT 1", digest) is not None:
+            return True
+        return await self._blobs.discard(digest, _RECENT)
 
     async def _hashes(self, principal: str) -> list[str]:
         rows = await self._database.all("SELECT DISTINCT sha256 FROM artifacts WHERE owner = ?", principal)

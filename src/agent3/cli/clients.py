@@ -127,6 +127,30 @@ def rotate(client: str, *, overlap: str = "1d", options: DatabaseOptions = Datab
 
 
 @app.command
+def scopes(
+    client: str,
+    *,
+    scope: Annotated[tuple[str, ...], Parameter(consume_multiple=True)] = (),
+    options: DatabaseOptions = DatabaseOptions(),  # noqa: B008 - frozen
+) -> None:
+    """Give a client other scopes, in place of those it has. Its keys stay, and running gateways follow at once.
+
+    Parameters
+    ----------
+    client:
+        Its id.
+    scope:
+        Scopes that rules can ask for, such as roles; none takes all away. agent3:operate makes it an operator.
+    """
+    _run(load_database_settings(options), lambda clients: clients.set_scopes(client, scope))
+    print_result(
+        {"id": client, "scopes": list(scope)},
+        options.json,
+        lambda _: print(clean(f"{client} has the scopes {', '.join(scope)}." if scope else f"{client} has no scopes.")),
+    )
+
+
+@app.command
 def stop(client: str, *, options: DatabaseOptions = DatabaseOptions()) -> None:  # noqa: B008 - frozen
     """Refuse everything that a client sends, from now on. Its keys are kept.
 

@@ -115,8 +115,7 @@ class StoredClients:
                 f"{client[:100]!r} cannot be the id of a client: up to 100 letters, digits, '.', '_', '@' and '-', "
                 "and not 'local'."
             )
-        if wrong := [scope for scope in scopes if not _SCOPE.fullmatch(scope)]:
-            raise ValidationError(f"{wrong[0][:100]!r} cannot be a scope: it has spaces, quotes, or other letters.")
+        _check_scopes(scopes)
         key, digest = _new_key()
         now = self._env.now()
 
@@ -161,6 +160,17 @@ class StoredClients:
 
         await self._change(work, "client key rotated", client)
         return key, until[0] if until else None
+
+    async def set_scopes(self, client: str, scopes: Sequence[str]) -> None:
+        """Give a client other scopes, and with them what rules let it do. Its keys stay good."""
+        _check_scopes(scopes)
+
+        async def work(tx: Transaction) -> None:
+            await _require(tx, client)
+            await tx.run("UPDATE clients SET scopes = ? WHERE id = ?", " ".join(dict.fromkeys(scopes)), client)
+            await increase(tx, "clients")
+
+        await self._change(work, "client scopes changed", client)
 
     async def stop(self, client: str, *, stopped: bool = True) -> None:
         """Refuse everything that a client sends from now on, or, where ``stopped`` is false, take it again."""
@@ -221,6 +231,11 @@ class StoredClients:
         if self._news is not None:
             self._news.tell(TOPIC)
         await self.refresh()
+
+
+def _check_scopes(scopes: Sequence[str]) -> None:
+    if wrong := [scope for scope in scopes if not _SCOPE.fullmatch(scope)]:
+        raise ValidationError(f"{wrong[0][:100]!r} cannot be a scope: it has spaces, quotes, or other letters.")
 
 
 def _new_key() -> tuple[str, bytes]:

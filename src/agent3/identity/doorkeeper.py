@@ -9,6 +9,7 @@ import ipaddress
 import os
 import re
 import secrets
+from collections import Counter
 from collections.abc import Mapping, MutableMapping
 from contextlib import suppress
 from pathlib import Path
@@ -32,7 +33,7 @@ from agent3.observe.logs import get as logger
 from agent3.observe.metrics import Metrics
 from agent3.settings import Client, Server, Settings
 from agent3.storage import Database
-from agent3.storage.audit import ACTOR
+from agent3.storage.audit import ACTOR, record
 
 __all__ = ["KNOWN", "Doorkeeper", "KnownCallers", "SignedRequests", "is_loopback"]
 
@@ -117,6 +118,7 @@ class Doorkeeper:
         # Found by their hashes, in a dict that is seeded anew in every process: the time it takes tells nothing.
         self._clients: dict[bytes, Principal] = {}
         self._certificates: dict[str, Principal] = {}
+        self._refused: Counter[str] = Counter()
         if settings.server.local_key:
             self._clients[_local_digest(Path(settings.server.local_key).expanduser())] = LOCAL
         self.signing: list[Key] = []
@@ -203,7 +205,20 @@ class Doorkeeper:
         if isinstance(error, Unauthenticated) and not scope.get(_COUNTED):
             scope[_COUNTED] = True
             self._metrics.mcp_auth_failures.inc()
+            self._refused["credential" if self.has_credential(scope) else "none"] += 1
         return error
+
+    async def record_refusals(self, database: Database, env: Env) -> None:
+        """Note in the audit how many requests came without a credential, or with one that is not good, since the last
+        time. One record for all of them: who is not known must not be able to fill the database."""
+        counted, self._refused = self._refused, Counter()
+        if not counted:
+            return
+        try:
+            await database.write(lambda tx: record(tx, env, "change", "unknown callers refused", dict(counted)))
+        except Agent3Error as error:
+            self._refused.update(counted)
+            log.warning("refusals of unknown callers are noted later: %s", error)
 
     def _by_certificate(self, scope: MutableMapping[str, Any]) -> Principal | None:
         shown = scope.get(CERTIFICATE)

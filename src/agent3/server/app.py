@@ -48,6 +48,8 @@ _VIA = via.HEADER.lower().encode()
 SPARE = ("/healthz", "/readyz", "/metrics")
 """Paths that are answered however many connections there are."""
 _SOON = {"Retry-After": "1"}
+_NOTE_EVERY = 60.0
+"""Seconds between two records of how many unknown callers were refused."""
 _INTERNAL = "Internal error. The gateway's log has the details."
 
 
@@ -62,7 +64,17 @@ def app(server: Server) -> Doors:
         async with AsyncExitStack() as stack:
             for door in doors:
                 await stack.enter_async_context(door.running())
-            yield
+            noting = asyncio.create_task(note_refusals(), name="refusals")
+            try:
+                yield
+            finally:
+                noting.cancel()
+                await doorkeeper.record_refusals(server.database, server.env)
+
+    async def note_refusals() -> None:
+        while True:
+            await asyncio.sleep(_NOTE_EVERY)
+            await doorkeeper.record_refusals(server.database, server.env)
 
     # Signatures and tokens take time to verify, so that is done before a door is asked. Without clients that sign,
     # nothing stands in between.

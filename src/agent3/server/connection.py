@@ -239,9 +239,10 @@ class _Connection(GuardedConnection):
         super().connection_lost(exc)
 
     def data_received(self, data: bytes) -> None:
-        if self._is_evicted or self._defers(data):
         if self._is_evicted:
             super().data_received(data)  # which passes it on, if another process answers it
+            return
+        if self._defers(data):
             return
         if self._incomplete is not None:
             data, self._incomplete = self._incomplete + data, None

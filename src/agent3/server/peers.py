@@ -180,6 +180,10 @@ class Peers:
         if self._writer is not None:
             self._writer.cancel()
             await asyncio.wait({self._writer})
+        self.write_counts()
+
+    def write_counts(self) -> None:
+        """Write down what was counted so far, for those who stay."""
         with suppress(OSError):
             write_page(self._folder / (self.token + COUNTS), shared_page.take(self._metrics))
 

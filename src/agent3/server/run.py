@@ -387,6 +387,7 @@ def serve_worker(
             finally:
                 beating.cancel()
                 await peers.aclose()
+        peers.write_counts()  # once more, with what was counted while everything was closed
 
     _run(serve())
 

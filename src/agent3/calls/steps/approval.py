@@ -15,6 +15,7 @@ from agent3.calls.step import Aim, Entered, Parts, Stage, Step
 from agent3.errors import AccessError, Agent3Error, Declined, NotApproved
 from agent3.model import Call, Failed, Outcome
 from agent3.security.arguments import fits, translate
+from agent3.security.sensitive import find_sensitive
 
 __all__ = ["Approval"]
 
@@ -42,6 +43,7 @@ class _Approval(Stage):
         # Under the names of what may stand in for it, too.
         stand_ins = [route.stand_in.input for route in aim.capability.routes if route.stand_in is not None]
         self._names: list[dict[str, str]] = [{}, *stand_ins]
+        self._sensitive = find_sensitive(aim.capability)
         self._rules = approvals.match(aim.principal, aim.agent.id if aim.agent else "", aim.capability)
 
     def enter(self, call: Call) -> Entered:
@@ -56,7 +58,7 @@ class _Approval(Stage):
             if not call.live.can_pause:
                 text = f"{call.agent}.{call.capability} needs somebody's approval, which cannot be waited for here."
                 return failed_by(AccessError(f"{text} Call it as a capability of its agent."))
-            return self._approvals.ask(rule, call)
+            return self._approvals.ask(rule, call, self._sensitive)
         return call
 
     async def _return(self, call: Call, request: Request) -> Call | Outcome:
@@ -71,7 +73,7 @@ class _Approval(Stage):
                 return self._start(call, request)
             status, who, reason = await self._approvals.read_status(request)
         if status == "waiting":
-            return self._approvals.ask_again(request, call)
+            return self._approvals.ask_again(request, call, self._sensitive)
         if status == "approved":
             return self._start(call, request)
         why = f": {reason}" if reason else "."

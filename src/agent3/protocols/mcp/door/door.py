@@ -291,6 +291,7 @@ class SessionManager(StreamableHTTPSessionManager):
     ):
         self._make_store = make_store
         self._ids = ids
+        self._reopening: dict[str, asyncio.Event] = {}
         super().__init__(*args, **options)
 
     async def _handle_stateful_request(self, scope: Scope, receive: Receive, send: Send) -> None:
@@ -303,8 +304,15 @@ class SessionManager(StreamableHTTPSessionManager):
         new_id = None
         if session is None:
             new_id = ids.issue(scope.get(OPENING), subject)
+        elif (opening := self._reopening.get(session)) is not None:
+            await opening.wait()  # before it knows who its client is, it would refuse this
         elif session not in self._server_instances and (params := ids.read(session, subject)) is not None:
-            await self._reopen(session, params, scope)
+            opening = self._reopening[session] = asyncio.Event()
+            try:
+                await self._reopen(session, params, scope)
+            finally:
+                del self._reopening[session]
+                opening.set()
         token = _new_id.set(new_id)
         try:
             await super()._handle_stateful_request(scope, receive, send)
