@@ -122,8 +122,8 @@ def attack(url: str) -> None:
         assert told == status, (raw[:60], told, text)
         assert not [word for word in OURS if word in text], text
     for method, path, headers, wanted in PATHS:
-        body = {"source": "http://169.254.169.254/latest/meta-data"} if method == "POST" else None
-        told, text = ask(url, "ada", body, path, method, **headers)
+        source = {"source": "http://169.254.169.254/latest/meta-data"} if method == "POST" else None
+        told, text = ask(url, "ada", source, path, method, **headers)
         assert told == wanted or (isinstance(wanted, tuple) and told in wanted), (path, headers, told, text)
         assert not [word for word in OURS if word in text], text
     assert ask(url, "ada", pay(1))[0] == 200  # and nothing of it has hurt anybody
