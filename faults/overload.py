@@ -48,6 +48,8 @@ CONFIG = f"[limits]\nconcurrent = {AT_ONCE}\n"
 FLOOD, FEW = 1_000, 32
 """Connections of the client that is too many, and those with which the gateway is as busy as it can be."""
 KEPT = 0.9
+BUSY_SECONDS, PATIENCE = 6.0, 120.0
+"""Seconds of the gateway's processor time in each phase, and seconds by the clock after which it ends all the same."""
 _LENGTH = re.compile(rb"content-length: (\d+)", re.IGNORECASE)
 PLAIN = '''
 from agent3 import LocalAgent
@@ -75,7 +77,7 @@ def overload(_: int, seconds: float = SECONDS) -> Result:
 
 
 @fault("overload-requests")
-def overload_requests(_: int, seconds: float = SECONDS) -> Result:
+def overload_requests(_: int, seconds: float = BUSY_SECONDS) -> Result:
     """A client sends far more than the processor can answer: 90 % of the work goes on, another client is served."""
     keys = {"MANY_KEY": "many-0123456789abcdef", "MODEST_KEY": "modest-0123456789abcdef"}
     with (
@@ -83,15 +85,16 @@ def overload_requests(_: int, seconds: float = SECONDS) -> Result:
         gateway(Path(name), agent=PLAIN, config=CLIENTS, **keys) as door,
         multiprocessing.get_context("spawn").Pool(2) as clients,
     ):
-        port = int(door.url.rsplit(":", 1)[1])
+        port, pid = int(door.url.rsplit(":", 1)[1]), door.process.pid
 
         def phase(connections: int) -> Flood:
-            many = clients.apply_async(send_all_the_time, (port, keys["MANY_KEY"], connections, seconds, 0.0))
-            modest = clients.apply_async(send_all_the_time, (port, keys["MODEST_KEY"], 4, seconds, 0.1))
-            busy = _cpu_seconds(door.process.pid)
-            told = many.get(60), modest.get(60)
+            busy = _cpu_seconds(pid)
+            until = pid, busy + seconds
+            many = clients.apply_async(send_all_the_time, (port, keys["MANY_KEY"], connections, until, 0.0))
+            modest = clients.apply_async(send_all_the_time, (port, keys["MODEST_KEY"], 4, until, 0.1))
+            told = many.get(), modest.get()
             good = sum(one.get(200, 0) for one in told)
-            return Flood(good / max(0.01, _cpu_seconds(door.process.pid) - busy), *told)
+            return Flood(good / max(0.01, _cpu_seconds(pid) - busy), *told)
 
         return judge_requests(phase(FEW), phase(FLOOD))
 
@@ -162,19 +165,22 @@ class Flood(NamedTuple):
     modest: dict[int, int]
 
 
-def send_all_the_time(port: int, key: str, connections: int, seconds: float, pause: float) -> dict[int, int]:
-    """Send a call on each connection as soon as the last one is answered, or after a pause; the answers by status."""
+def send_all_the_time(port: int, key: str, connections: int, until: tuple[int, float], pause: float) -> dict[int, int]:
+    """Send a call on each connection as soon as the last one is answered, or after a pause; the answers by status.
+
+    ``until`` is a process, and the processor time after which it ends.
+    """
     body = b'{"agentId":"served","capability":"work","input":{"name":"flood"}}'
     head = f"POST /v1/call HTTP/1.1\r\nHost: 127.0.0.1:{port}\r\nAuthorization: Bearer {key}\r\n"
     request = f"{head}Content-Type: application/json\r\nContent-Length: {len(body)}\r\n\r\n".encode() + body
-    until, told, waiting = time.monotonic() + seconds, Counter[int](), list[tuple[float, socket.socket]]()
+    latest, told, waiting = time.monotonic() + PATIENCE, Counter[int](), list[tuple[float, socket.socket]]()
     parts: dict[socket.socket, bytes] = {}
     with selectors.DefaultSelector() as selector:
         for _ in range(connections):
             connection = socket.create_connection(("127.0.0.1", port), 30)
             selector.register(connection, selectors.EVENT_READ)
             connection.sendall(request)
-        while (now := time.monotonic()) < until:
+        while (now := time.monotonic()) < latest and _cpu_seconds(until[0]) < until[1]:
             for key_of, _ in selector.select(0.02):
                 connection = key_of.fileobj  # type: ignore[assignment]
                 try:
