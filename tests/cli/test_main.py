@@ -262,6 +262,11 @@ def test_a_question_without_a_person_ends_with_code_three_and_the_command_to_go_
     assert (late.code, "waits for no answer" in late.err) == (2, True)
     as_json = at("call", "pizza", "a pizza", "--json")
     assert (as_json.code, as_json.json["status"]) == (3, "needs")
+    job = as_json.json["job"]
+    assert at("cancel", job)[:2] == (0, "Canceled it.\n")
+    assert at("cancel", job, "--json").json["status"] == "canceled"
+    assert at("cancel", words[words.index("--job") + 1]).out == "It has ended already: done.\n"
+    assert at("cancel", "nothing").code == 4
 
 
 def test_doctor_says_what_is_fine(at: Command, running: Process) -> None:
@@ -289,6 +294,8 @@ def test_an_address_leads_to_that_gateway(agent3: Command, running: Process, mon
     assert f"--server {running.url}" in asked.err
     monkeypatch.setenv("AGENT3_SERVER", running.url + "/")
     assert agent3("call", "echo", "y").out == "y\n"
+    monkeypatch.setenv("AGENT3_SERVER", "http://127.0.0.1:9")
+    assert agent3("demo").code == 5
 
 
 def test_a_database_or_the_demo_wins_over_the_environment(
@@ -719,6 +726,17 @@ def test_errors_name_commands_and_leave_the_names_of_capabilities() -> None:
     assert with_command_names(said).endswith("It has agent3_call, agent3_search: use agent3 show.")
     assert with_command_names("Use agent3_search to find one.") == "Use agent3 search to find one."
     assert with_command_names("There is no tool 'agent3_call'.") == "There is no tool 'agent3_call'."
+
+
+def test_a_name_that_the_running_gateway_has_itself_is_not_added(at: Command) -> None:
+    steps = [{"action_type": "navigate", "value": "https://shop.example/"}]
+    shop = {"interface_id": "shop", "name": "Shop", "base_url": "https://shop.example", "actions": {"go": steps}}
+    taken = at("add", json.dumps(shop), "--name", "echo")
+    assert "The running gateway has an agent 'echo' of its own. Give another --name." in taken.err
+    assert taken.code == 2
+    assert at("add", json.dumps(shop), "--name", "free-name").code == 0
+    assert at("add", json.dumps(shop), "--name", "free-name").code == 0, "again brings it up to date"
+    assert at("remove", "free-name").code == 0
 
 
 # Websites that would answer for other agents

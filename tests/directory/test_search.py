@@ -109,6 +109,13 @@ def test_a_misspelt_word_another_word_and_a_spanish_word_find_it() -> None:
         assert first(agents, query) == wanted, query
 
 
+def test_a_date_helps_and_finds_nothing_alone() -> None:
+    agents = [tool("trains", "find", "Trains of a date"), tool("calendar", "add_event", "Add an event on a date")]
+    assert Index({agent.id: agent for agent in agents}).search("who won yesterday") == []
+    assert first(agents, "a train tomorrow") == "trains"
+    assert first(agents, "an event on 2027-01-01") == "calendar"
+
+
 def test_of_a_long_query_only_the_beginning_is_looked_for() -> None:
     index = Index({name: Agent(id=name, name=name) for name in ("pizza", "pasta")})
     long = " ".join(f"w{number}" for number in range(100_000))

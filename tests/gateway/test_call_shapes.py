@@ -449,7 +449,9 @@ def test_a_mode_that_is_not_declared_is_refused_with_those_that_are(door: Hosted
         assert refusal.status == 422
         assert refusal.error["message"].endswith(f"It takes {takes}.")
         assert refusal.error["data"]["inputModes"] == takes.split(", ")
-    assert len(door.rows("calls")) - before == 5  # refused, and recorded
+    unclear = door.post("/v1/call", {"agentId": "studio", "message": "AAE=", "inputMode": "font/woff"})
+    assert (unclear.status, "does not take font/woff" in unclear.error["message"]) == (422, True), "not asked about"
+    assert len(door.rows("calls")) - before == 6  # refused, and recorded
 
 
 @pytest.mark.requirement("AC-28")

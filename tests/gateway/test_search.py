@@ -10,7 +10,7 @@ from typing import Any
 
 import pytest
 
-from agent3.directory import directory
+from agent3.directory import Directory, Hit, Hits, directory
 from agent3.errors import ValidationError
 from agent3.gateway import Caller, CallRequest
 from agent3.gateway.gateway import UNREACHABLE
@@ -168,6 +168,20 @@ def test_an_unknown_filter_is_refused() -> None:
         async with opened(FX) as server:
             with pytest.raises(ValidationError, match="protcol"):
                 await ask(server, "money", filters={"protcol": "mcp"})
+
+    run(story())
+
+
+def test_a_hit_without_any_of_the_words_says_that_it_is_only_near(monkeypatch: pytest.MonkeyPatch) -> None:
+    async def near(self: Directory, query: str, *more: Any, **others: Any) -> Hits:
+        return Hits([Hit(FX, CONVERT, 0.5, {})])
+
+    async def story() -> None:
+        async with opened(FX) as server:
+            monkeypatch.setattr(Directory, "search", near)
+            found = await ask(server, "dinero extranjero")
+            assert found["agents"][0]["why"] == "near in meaning"
+            assert found["hint"].startswith("None of them has your words.")
 
     run(story())
 

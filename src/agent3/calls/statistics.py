@@ -51,8 +51,6 @@ _ENDED = "(at + seconds)"
 # A name that does not exist is a stranger's choice: all of them are one.
 _NOBODY = "status IN ('denied', 'refused') AND (code LIKE '%not_found' OR status = 'denied')"
 _RAN = "status NOT IN ('denied', 'refused')"
-# What its caller forbade or took back was not done, as it should be.
-_FAILED = "status = 'failed' AND COALESCE(code, '') <> 'declined'"
 
 
 def _bucket(number: int) -> str:
@@ -66,7 +64,7 @@ SELECT {{hour}} AS hour, principal,
     CASE WHEN {_NOBODY} THEN '' ELSE agent END AS agent,
     CASE WHEN {_NOBODY} THEN '' ELSE capability END AS capability,
     COUNT(*) AS calls,
-    CAST(SUM(CASE WHEN {_FAILED} THEN 1 ELSE 0 END) AS BIGINT) AS failed,
+    CAST(SUM(CASE WHEN status = 'failed' THEN 1 ELSE 0 END) AS BIGINT) AS failed,
     CAST(SUM(CASE WHEN {_RAN} THEN 0 ELSE 1 END) AS BIGINT) AS refused,
     SUM(CASE WHEN {_RAN} THEN seconds ELSE 0.0 END) AS seconds,
     CAST(SUM(tokens) AS BIGINT) AS tokens, SUM(cost) AS cost,

@@ -12,7 +12,7 @@ from cyclopts import Parameter
 from agent3.cli.options import GatewayOptions, connect
 from agent3.cli.output import make_console, make_table, with_command_names
 from agent3.model import Price, one_line
-from agent3.terminal.output import clean, print_indented, print_result
+from agent3.terminal.output import clean, print_indented, print_note, print_result
 
 if TYPE_CHECKING:
     from rich.console import Console
@@ -139,6 +139,8 @@ def _print_hits(found: Mapping[str, Any], *, filtered: bool) -> None:
         if filtered and "hint" in found:
             print(with_command_names(clean(found["hint"])))
         return
+    if "hint" in found:
+        print_note(with_command_names(clean(found["hint"])))
     table = make_table("agent", "capability", "what it does", "why", "rating")
     for hit in found["agents"]:
         name = hit["id"] if hit["status"] == "active" else f"{hit['id']} ({hit['status']})"

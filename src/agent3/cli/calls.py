@@ -18,7 +18,7 @@ from agent3.errors import ValidationError, by_code
 from agent3.model import one_line
 from agent3.terminal.output import clean, print_indented, print_note, print_result
 
-__all__ = ["call", "print_answer"]
+__all__ = ["call", "cancel", "print_answer"]
 
 _WORDS = 160
 """Characters of what a form says of one field."""
@@ -70,6 +70,22 @@ def call(
     print_result(answer, options.json, lambda answer: print_answer(answer, agent, options))
     if not answer["success"] and answer.get("status") != "working":
         sys.exit(QUESTION if answer.get("status") == "needs" else exit_code(by_code(str(answer.get("errorCode")))))
+
+
+def cancel(job: str, *, options: GatewayOptions = GatewayOptions()) -> None:  # noqa: B008 - frozen
+    """Cancel a job that still works or waits for an answer.
+
+    Parameters
+    ----------
+    job:
+        Its id, as agent3 call prints it.
+    """
+
+    def say(found: Mapping[str, Any]) -> None:
+        ended = "Canceled it." if found["status"] == "canceled" else f"It has ended already: {found['status']}."
+        print(clean(ended))
+
+    print_result(connect(options).cancel(job), options.json, say)
 
 
 def print_answer(answer: Mapping[str, Any], agent: str, options: GatewayOptions) -> None:

@@ -30,6 +30,7 @@ class Gateway(Protocol):
     def card(self, agent: str) -> dict[str, Any]: ...
     def changes(self, agent: str) -> dict[str, Any]: ...
     def call(self, arguments: Mapping[str, Any]) -> dict[str, Any]: ...
+    def cancel(self, job: str) -> dict[str, Any]: ...
     def routes(self, capability: str | None) -> dict[str, Any]: ...
     def add_route(self, body: Mapping[str, Any]) -> dict[str, Any]: ...
     def remove_route(self, capability: str, also: str | None) -> dict[str, Any]: ...
@@ -73,6 +74,10 @@ class Remote:
     def call(self, arguments: Mapping[str, Any]) -> dict[str, Any]:
         """Call an agent."""
         return self._post("/v1/call", arguments)
+
+    def cancel(self, job: str) -> dict[str, Any]:
+        """End a job, and how it stands then."""
+        return self._post(f"/v1/calls/{quote(job, safe='')}/cancel", {})
 
     def routes(self, capability: str | None) -> dict[str, Any]:
         """Which capabilities stand in for others."""
@@ -167,6 +172,23 @@ class Local:
     def call(self, arguments: Mapping[str, Any]) -> dict[str, Any]:
         """Call an agent."""
         return self._run("agent3_call", dict(arguments))
+
+    def cancel(self, job: str) -> dict[str, Any]:
+        """End a job, and how it stands then; one that works does so in a running gateway."""
+        import asyncio
+
+        from agent3.calls.outcomes import describe_job
+        from agent3.gateway import Caller
+        from agent3.model import LOCAL
+        from agent3.server.build import build
+
+        async def run() -> dict[str, Any]:
+            caller = Caller(LOCAL, "cli")
+            async with build(self._settings, take_over=False) as server:
+                await server.gateway.cancel(caller, job)
+                return describe_job(await server.gateway.job(caller, job))
+
+        return asyncio.run(run())
 
     def calls(self, query: Mapping[str, str]) -> dict[str, Any]:
         """A page of calls."""

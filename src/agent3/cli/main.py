@@ -54,6 +54,7 @@ for _name, _place, _help in (
     ("list", "agent3.cli.agents:list_agents", "List all agents."),
     ("show", "agent3.cli.agents:show", "Show an agent: what it can do, with schemas, prices and ratings."),
     ("call", "agent3.cli.calls:call", "Call an agent in plain words, or with structured input."),
+    ("cancel", "agent3.cli.calls:cancel", "Cancel a job that still works or waits for an answer."),
     ("batch", "agent3.cli.batch:batch", "Make several calls at once, each with an answer of its own."),
     ("calls", "agent3.cli.call_reports:app", "What was called: by whom, with what result, how long and at what cost."),
     ("price", "agent3.cli.call_reports:price", "Set what calls of an agent cost, in US dollars."),

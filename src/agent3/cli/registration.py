@@ -8,6 +8,7 @@ import sys
 import time
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
+from functools import partial
 from pathlib import Path
 from shlex import quote
 from typing import TYPE_CHECKING, Annotated, Any, Literal
@@ -134,6 +135,7 @@ def add(
     async def work() -> list[Added]:
         results = []
         async with build(settings, take_over=False) as server:
+            server.registration.is_taken = partial(_is_shown, find_running(settings, own=True))
             for source in sources:
                 results += await server.registration.add_all(
                     source,
@@ -167,6 +169,14 @@ def add(
             print_error(f"{len(failed)} of {len(results)} were not added.")
     if failed:
         sys.exit(exit_code(type(failed[0])))
+
+
+async def _is_shown(url: str | None, agent: str) -> bool:
+    """Whether a running gateway shows an agent. One that does not answer is not waited for: adding works without it."""
+    try:
+        return url is not None and bool(await asyncio.to_thread(Remote(url, timeout=5.0).show, agent))
+    except Agent3Error:
+        return False
 
 
 class _Progress:

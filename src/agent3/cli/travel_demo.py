@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import sys
 from collections.abc import Generator, Iterator
 from contextlib import contextmanager
@@ -27,8 +28,8 @@ def demo(*, server: str | None = None, json: bool = False) -> None:
     Parameters
     ----------
     server:
-        Address of a gateway that was started with --demo. By default one that runs on this machine, else one that is
-        started for this, in memory.
+        Address of a gateway that was started with --demo. By default that of AGENT3_SERVER, else one that runs on this
+        machine, else one that is started for this, in memory.
     json:
         Print JSON.
     """
@@ -58,6 +59,7 @@ class _Scenes:
 
 @contextmanager
 def _gateway(server: str | None) -> Iterator[Client]:
+    server = server or os.environ.get("AGENT3_SERVER") or None
     address = server or find_running(load())
     if address is not None:
         with Client(address) as gateway:

@@ -46,36 +46,39 @@ _KINDS = tuple(
     )
 )
 
+_BESIDE = ("date", "time", "amount")
+"""Kinds that a request has beside what it is about: "who won yesterday" is about no capability that takes a date."""
+
 # Words that people use for the same thing. Both find each other; several on a line all do.
 _SAME = """
 repo repository | photo image picture | folder directory | rain weather | snow weather | sunny weather | buy
 purchase | movie film | car vehicle | doctor physician | flat apartment | job work career | song music track |
 lyrics song | mail email | meeting event appointment | delete remove | create add new | edit update modify | change
 update | find search | lookup search | fetch retrieve | reserve book | reservation booking | trip travel | flight
-airline | hotel accommodation | restaurant food | recipe cook | stock share | crypto cryptocurrency | bitcoin
-cryptocurrency | money currency | convert exchange | translate language | translation language | dictionary
-definition | meaning definition | synonym word | news article headline | headline news | paper article | author
-writer | tv television | game play | score result | match game | team club | player athlete | football soccer | draw
-image | resize image | screenshot image | video clip | youtube video | tweet twitter | post message | chat message |
-text message sms | call phone | phone telephone | contact person | people person | user account | login sign |
-password credential | pay payment | bill invoice | cost price | cheap price | rate price | discount coupon | deal
-offer | order purchase | shop store | product item | shipping delivery | package parcel | track status | address
-location | place location | map location | near nearby | distance route | directions route | drive route | city
-location | town city | country nation | zip postal | timezone time | clock time | hour time | calendar schedule |
-remind reminder | todo task | task issue | bug issue | ticket issue | commit git | branch git | code source | run
-execute | script code | database sql | query sql | table database | row record | column field | log logs trace |
-error exception | server host | site website | webpage website page | page url | link url | browse web | website web
-| download file | upload file | document file | pdf document | spreadsheet excel | sheet spreadsheet | slide
-presentation | summary summarize | shorten summarize | sentiment emotion | feel emotion | random generate | compute
-calculate | math calculate | sum add | average mean | graph chart | plot chart | diagram chart | temperature weather
-| forecast weather | climate weather | health medical | illness disease | sick disease | drug medicine | medication
-medicine | fitness exercise | workout exercise | calories nutrition | diet nutrition | pet animal | dog animal | cat
-animal | house property | home property | rent property | loan mortgage | tax income | salary income | university
-college | school education | course class | lesson course | student learner | exam test | quiz question | joke humor
-| funny humor | quote saying | review rating | horoscope zodiac | moon astronomy | planet astronomy | earthquake
-disaster | air pollution | cloud storage | container docker | age birthday | due deadline | begin start | end stop |
-halt stop | launch start | copy duplicate | rename name | send transfer | publish post | share send | write save |
-store save
+airline | hotel accommodation sleep | railway train | hungry eat food | vacation holiday trip | restaurant food |
+recipe cook | stock share | crypto cryptocurrency | bitcoin cryptocurrency | money currency | convert exchange |
+translate language | translation language | dictionary definition | meaning definition | synonym word | news article
+headline | headline news | paper article | author writer | tv television | game play | score result | match game |
+team club | player athlete | football soccer | draw image | resize image | screenshot image | video clip | youtube
+video | tweet twitter | post message | chat message | text message sms | call phone | phone telephone | contact
+person | people person | user account | login sign | password credential | pay payment | bill invoice | cost price |
+cheap price | rate price | discount coupon | deal offer | order purchase | shop store | product item | shipping
+delivery | package parcel | track status | address location | place location | map location | near nearby | distance
+route | directions route | drive route | city location | town city | country nation | zip postal | timezone time |
+clock time | hour time | calendar schedule | remind reminder | todo task | task issue | bug issue | ticket issue |
+commit git | branch git | code source | run execute | script code | database sql | query sql | table database | row
+record | column field | log logs trace | error exception | server host | site website | webpage website page | page
+url | link url | browse web | website web | download file | upload file | document file | pdf document | spreadsheet
+excel | sheet spreadsheet | slide presentation | summary summarize | shorten summarize | sentiment emotion | feel
+emotion | random generate | compute calculate | math calculate | sum add | average mean | graph chart | plot chart |
+diagram chart | temperature weather | forecast weather | climate weather | health medical | illness disease | sick
+disease | drug medicine | medication medicine | fitness exercise | workout exercise | calories nutrition | diet
+nutrition | pet animal | dog animal | cat animal | house property | home property | rent property | loan mortgage |
+tax income | salary income | university college | school education | course class | lesson course | student learner
+| exam test | quiz question | joke humor | funny humor | quote saying | review rating | horoscope zodiac | moon
+astronomy | planet astronomy | earthquake disaster | air pollution | cloud storage | container docker | age birthday
+| due deadline | begin start | end stop | halt stop | launch start | copy duplicate | rename name | send transfer |
+publish post | share send | write save | store save
 """
 
 # What Spanish words are called in English, where most cards are written; the first of each finds the others.
@@ -83,28 +86,30 @@ _SPANISH = """
 carpeta folder directory | archivo file | fichero file | foto photo image | imagen image | vídeo video | correo
 email | mensaje message | reunión meeting event | cita appointment event | calendario calendar | hora time | hoy
 today | mañana tomorrow | fecha date | tiempo weather time | clima weather | lluvia rain weather | llover rain
-weather | amanece sunrise | vuelo flight | volar flight | hotel hotel | alojamiento accommodation | viaje trip
-travel | tren train | coche car | billete ticket | entrada ticket | reservar book reserve | reserva reservation
-booking | comprar buy purchase | compra purchase | pedido order | pedir order | tienda shop store | precio price |
-dinero money currency | cambio exchange | divisa currency | convertir convert | pagar pay | pago payment | factura
-invoice | cuenta account | usuario user | contraseña password | cliente customer client | buscar search find |
-encontrar find | crear create | añadir add | borrar delete remove | eliminar delete remove | quitar remove | cambiar
-change update | actualizar update | editar edit | mover move | copiar copy | renombrar rename | enviar send | mandar
-send | leer read | escribir write | guardar save | abrir open | cerrar close | lista list | listar list | contar
-count | parar stop | apagar off stop | encender on | arrancar start run | ejecutar run execute | luz light | canción
-song music | música music | película movie film | noticia news | libro book | receta recipe | comida food meal |
-comer food restaurant | restaurante restaurant | tarea task | recordatorio reminder | recordar remember reminder |
-nota note | idioma language | traducir translate | palabra word | significado meaning definition | resumen summary |
-resumir summarize | mapa map | ruta route directions | distancia distance | dirección address | ciudad city | país
-country | lugar place location | cerca near nearby | tabla table | columna column | fila row | consulta query | base
-database | registro record log | servidor server | página page | web website | enlace link url | descargar download
-| subir upload | contenedor container | puerto port | rama branch | código code | error error | fallo error failure
-| incidencia issue | canal channel | equipo team | paquete package parcel | envío shipping | salud health | médico
+weather | amanece sunrise | vuelo flight | volar flight | hotel hotel | alojamiento accommodation hotel | dormir
+sleep hotel | vacación holiday trip | ferrocarril railway train | viaje trip travel | tren train | coche car |
+billete ticket | entrada ticket | reservar book reserve | reserva reservation booking | comprar buy purchase |
+compra purchase | pedido order | pedir order | tienda shop store | precio price | dinero money currency | cambio
+exchange | divisa currency | convertir convert | pagar pay | pago payment | factura invoice | cuenta account |
+usuario user | contraseña password | cliente customer client | buscar search find | encontrar find | crear create |
+añadir add | borrar delete remove | eliminar delete remove | quitar remove | cambiar change update | actualizar
+update | editar edit | mover move | copiar copy | renombrar rename | enviar send | mandar send | leer read |
+escribir write | guardar save | abrir open | cerrar close | lista list | listar list | contar count | parar stop |
+apagar off stop | encender on | arrancar start run | ejecutar run execute | luz light | canción song music | música
+music | película movie film | noticia news | libro book | receta recipe | comida food meal | comer food restaurant |
+restaurante restaurant | tarea task | recordatorio reminder | recordar remember reminder | nota note | idioma
+language | traducir translate | palabra word | significado meaning definition | resumen summary | resumir summarize
+| mapa map | ruta route directions | distancia distance | dirección address | ciudad city | país country | lugar
+place location | cerca near nearby | tabla table | columna column | fila row | consulta query | base database |
+registro record log | servidor server | página page | web website | enlace link url | descargar download | subir
+upload | contenedor container | puerto port | rama branch | código code | error error | fallo error failure |
+incidencia issue | canal channel | equipo team | paquete package parcel | envío shipping | salud health | médico
 doctor | medicina medicine | ejercicio exercise | peso weight | calcular calculate | suma sum add | acción stock
 share | bolsa stock market | partido match game | jugador player | juego game | pizza pizza | hablar speech | voz
 voice | grabar record | imprimir print | pantalla screen | mostrar show | perro dog | gato cat | casa house home |
 alquiler rent | trabajo job work | empleo job | persona person | amigo friend | grupo group | versión version |
-tamaño size | nombre name | número number | nuevo new | último latest last
+tamaño size | dibujar draw image | dibujo drawing image | cuento story | historia story history | hambre hungry food
+| nombre name | número number | nuevo new | último latest last
 """
 
 
@@ -173,8 +178,9 @@ def read_query(text: str, terms: Terms) -> Query:
             additions += [(near, _NEIGHBOUR * worth, word) for near in _neighbours(word, terms)]
         others = PAIRS.get(stem(word, language)) or PAIRS.get(stem(word), frozenset())
         additions += [(other, _PAIR * worth, word) for other in others]
+    is_about = bool(weights) or any(terms.count(term) for term, _, _ in additions)
     for pattern, kinds in _KINDS:
-        if found := pattern.search(text):
+        if (is_about or kinds[0] not in _BESIDE) and (found := pattern.search(text)):
             additions += [(stem(kind), _KIND, found[0].strip()[:40]) for kind in kinds]
     for term, weight, word in additions:
         if terms.count(term):

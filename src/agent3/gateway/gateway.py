@@ -39,7 +39,7 @@ from agent3.errors import (
     ValidationError,
 )
 from agent3.gateway.cards import card_of
-from agent3.gateway.hits import TOKENS_PER_HIT, Detail, arrange, fit, matches_filters, render
+from agent3.gateway.hits import NEAR, TOKENS_PER_HIT, Detail, arrange, fit, matches_filters, render
 from agent3.gateway.input_modes import TEXT, check_modes, read_files, read_message, read_mode
 from agent3.gateway.which import (
     MOST_LISTED,
@@ -88,6 +88,7 @@ _NOTHING_THERE = (
     "Nothing is there that meets this. Leave filters out, or let an agent be added: an MCP server, an A2A agent or a "
     "website, with agent3 add."
 )
+_ONLY_NEAR = "None of them has your words. Make sure that one fits before you call it, or search with other words."
 _INDEXING = "Indexing: {} of {} agents can be found so far. Search again in a moment for the others."
 _APPROVES = Question(QUESTION, "Approve it?", {"type": "boolean"})
 _KNOWN = 10_000
@@ -192,6 +193,8 @@ class Gateway:
             if media_types and media_type not in media_types:
                 only = ", ".join(sorted(media_types))
                 answer["hint"] = f"Nothing that fits takes or gives {media_type!r}, only {only}. {_NOTHING_THERE}"
+        elif query.strip() and all(hit["why"] == NEAR for hit in shown):
+            answer["hint"] = _ONLY_NEAR
         if not shown:
             return answer
         return fit(answer, max_tokens or limit * TOKENS_PER_HIT[detail])
@@ -427,7 +430,7 @@ class Gateway:
             if request.files:
                 store, reader = self.core.artifacts, principal.id
                 parts += await read_files(request.files, lambda artifact: store.get(reader, artifact))
-            check_modes(target[0].id, target[1], parts, mode)
+            self._check_modes(principal, target, parts, mode)
             meta: dict[str, Any] = {"userAgentId": request.user_agent_id} if request.user_agent_id else {}
             if request.callback is not None:
                 if self.core.callbacks is None:
@@ -455,6 +458,21 @@ class Gateway:
         )
         detach = request.detach or request.callback is not None
         return await self.start(caller, call, target, detach=detach)
+
+    def _check_modes(self, principal: Principal, target: Target, parts: Sequence[Part], mode: str) -> None:
+        """ValidationError for what the capability does not take; while it is undecided, for what none of them takes."""
+        agent, capability = target
+        if not is_undecided(capability):
+            return check_modes(agent.id, capability, parts, mode)
+        refusal: ValidationError | None = None
+        for one in self.offered(agent, principal):
+            try:
+                return check_modes(agent.id, one, parts, mode)
+            except ValidationError as error:
+                refusal = refusal or error
+        if refusal is not None:
+            raise refusal
+        return None
 
     def start(
         self,

@@ -15,7 +15,7 @@ from typing import Any, Literal, TypeAlias
 from agent3.directory import Hit, Rating
 from agent3.model import Agent, Capability, Price
 
-__all__ = ["DETAILS", "TOKENS_PER_HIT", "Detail", "arrange", "count_tokens", "fit", "matches_filters", "render",
+__all__ = ["DETAILS", "NEAR", "TOKENS_PER_HIT", "Detail", "arrange", "count_tokens", "fit", "matches_filters", "render",
            "signature_of"]  # fmt: skip
 
 Detail: TypeAlias = Literal["brief", "signature", "schema"]
@@ -36,6 +36,8 @@ _ENOUGH = 3
 PriceOf: TypeAlias = Callable[[str, Capability], Price]
 """What a call of an agent's capability costs."""
 _SENTENCE = re.compile(r"(?<=[.!?。])\s|\n")
+NEAR = "near in meaning"
+"""Why a hit was found that has none of the words."""
 _FIELD_NAMES = {"agent text": "agent", "parameter text": "parameter", "choices": "parameter"}
 
 
@@ -141,8 +143,8 @@ def render(
         body["capabilities"] = [one.name for one in offered[:_MOST_CHOICES]]
         if len(offered) > _MOST_CHOICES:
             body["capabilities"].append(f"and {len(offered) - _MOST_CHOICES} more")
-    if hit.why:
-        body["why"] = _why(hit)
+    if hit.score > 0:  # else it is in a list
+        body["why"] = _why(hit) or ("exact name" if hit.score == 1.0 else NEAR)
     body["status"] = status
     if rating.count:
         body["rating"] = {"mean": rating.mean, "count": rating.count}

@@ -109,6 +109,8 @@ class Registration:
         self._prices = prices
         self._policy = policy
         self._logins = logins
+        self.is_taken: Callable[[str], Awaitable[bool]] | None = None
+        """Whether a running gateway has an agent of this id that is not in the database: it would hide a stored one."""
 
     async def add(
         self,
@@ -354,6 +356,8 @@ class Registration:
             if before is not None and before.source != agent.source:
                 origin = before.source or "here"
                 raise Conflict(f"There is an agent {agent.id!r} already, from {origin}. Give another --name.")
+            if before is None and self.is_taken is not None and await self.is_taken(agent.id):
+                raise Conflict(f"The running gateway has an agent {agent.id!r} of its own. Give another --name.")
             mode = changes or (before.meta.get(MODE) if before is not None else None)
             if mode is not None:
                 agent = replace(agent, meta={**agent.meta, MODE: mode})
