@@ -90,6 +90,20 @@ def nlweb() -> Iterator[tuple[str, Refuse]]:
         yield site.url, refuse
 
 
+@contextmanager
+def openapi() -> Iterator[tuple[str, Refuse]]:
+    text = {"name": "text", "in": "query", "schema": {"type": "string"}}
+    with Site({"/echo": Answer("{}", 201, JSON)}) as site:
+        paths = {"/echo": {"get": {"operationId": "echo", "parameters": [text], "responses": {}}}}
+        document = {"openapi": "3.1.0", "info": {"title": "Echo", "version": "1"}, "paths": paths}
+        site.pages["/openapi.json"] = Answer(json.dumps(document), headers=JSON)
+
+        def refuse(status: int, headers: dict[str, str], body: bytes) -> None:
+            site.pages["/echo"] = Answer(body.decode(), status, headers)
+
+        yield f"{site.url}/openapi.json", refuse
+
+
 AGENTS: dict[str, Callable[[], Any]] = {
     "A2A 1.0 JSON-RPC": lambda: a2a(binding="JSONRPC", version="1.0"),
     "A2A 0.3 REST": lambda: a2a(binding="HTTP+JSON", version="0.3"),
@@ -97,6 +111,7 @@ AGENTS: dict[str, Callable[[], Any]] = {
     "MCP 2026-07-28": lambda: mcp(legacy=False),
     "MCP 2025-11-25": lambda: mcp(legacy=True),
     "NLWeb": nlweb,
+    "OpenAPI": openapi,
 }
 
 
@@ -119,7 +134,9 @@ def test_refusals_are_told_apart_with_the_agents_own_status(door: Hosted, protoc
     with AGENTS[protocol]() as (url, refuse):
         name = re.sub(r"\W+", "-", protocol).lower()
         agent = door.run(add(door.server, url, name)).id
-        assert call(door, agent).json["success"] is True
+        answered = call(door, agent).json
+        assert answered["success"] is True
+        assert answered["metadata"]["statusCode"] == (201 if protocol == "OpenAPI" else 200)
         for status, headers, code, ours in (
             (429, {"Retry-After": "7"}, "rate_limited", 429),
             (401, {}, "target_refused", 502),
@@ -143,7 +160,9 @@ def test_refusals_are_told_apart_with_the_agents_own_status(door: Hosted, protoc
 def test_an_answer_that_is_no_answer_is_malformed(door: Hosted, protocol: str) -> None:
     with AGENTS[protocol]() as (url, refuse):
         agent = door.run(add(door.server, url, "odd-" + re.sub(r"\W+", "-", protocol).lower())).id
-        assert call(door, agent).json["success"] is True
+        answered = call(door, agent).json
+        assert answered["success"] is True
+        assert answered["metadata"]["statusCode"] == (201 if protocol == "OpenAPI" else 200)
         refuse(200, {"Content-Type": "application/json"}, b"this is not JSON")
         body = call(door, agent).json
         assert (body["errorCode"], body["retryable"]) == ("malformed_response", False)

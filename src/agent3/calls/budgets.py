@@ -90,7 +90,8 @@ class Budgets:
                     client = principal if budget.each in ("client", "pair") else ""
                     at = agent if budget.each in ("agent", "pair") else ""
                     parts = (budget.principal, budget.agent, budget.each, budget.per, client, at)
-                    whose = " at ".join(filter(None, (client, at))) or "all callers"
+                    named = at or ("" if budget.agent == "*" else budget.agent)
+                    whose = " at ".join(filter(None, (client or ("" if at else "all callers"), named)))
                     found.append(Account(budget, msgspec.json.encode(parts).decode(), whose))
             return tuple(found)
 
@@ -184,7 +185,9 @@ class Budgets:
     def _refusal(self, account: Account, spent: float) -> BudgetExceeded:
         budget, now = account.budget, self._env.now()
         opens = None if budget.per == "all" else _DAY - now % _DAY
-        when = "It does not begin anew." if opens is None else f"It begins anew in {opens:.0f} s, at midnight UTC."
+        when = (
+            "It does not begin anew." if opens is None else f"It begins anew at midnight UTC, in {opens / 3600:.1f} h."
+        )
         self._metrics.budgets_exceeded.inc((budget.action, account.whose))
         self._warn(account.key, f"Budget of {account.whose}: calls are refused, ${spent:.4g} of ${budget.usd:g} spent.")
         error = BudgetExceeded(

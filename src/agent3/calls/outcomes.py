@@ -145,7 +145,7 @@ def response(outcome: Outcome, seconds: float) -> dict[str, Any]:
         "responseTime": round(seconds * 1000, 3),
         "tokensUsed": usage.tokens if usage is not None else None,
         "cost": round(usage.cost, 6) if usage is not None else None,
-        "statusCode": _status_code(outcome) if isinstance(outcome, Failed) else 200,
+        "statusCode": _status_code(outcome),
         "retryCount": usage.retries if usage is not None else 0,
         # Of what costs nothing there is nothing to estimate.
         "costEstimated": True if usage is not None and usage.estimated and usage.cost else None,
@@ -182,10 +182,13 @@ def response(outcome: Outcome, seconds: float) -> dict[str, Any]:
     return body | {"metadata": {key: value for key, value in metadata.items() if value is not None}}
 
 
-def _status_code(failed: Failed) -> int:
+def _status_code(outcome: Outcome) -> int:
     """The HTTP status that the agent itself answered with, else the one that our code stands for."""
-    own = failed.data.get(HTTP_STATUS)
-    return own if isinstance(own, int) else by_code(failed.code).http_status
+    own = outcome.meta.get(HTTP_STATUS) if isinstance(outcome, Done) else None
+    ours = 200
+    if isinstance(outcome, Failed):
+        own, ours = outcome.data.get(HTTP_STATUS), by_code(outcome.code).http_status
+    return own if isinstance(own, int) else ours
 
 
 def describe_job(job: Job) -> dict[str, Any]:

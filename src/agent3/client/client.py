@@ -146,7 +146,7 @@ class AsyncClient:
             raise ValidationError(f"A batch has at most {_MOST_CALLS} calls, got {len(calls)}.")
         for number, one in enumerate(calls):
             if "agent" not in one:
-                raise ValidationError(f"Call {number} of the batch names no agent.")
+                raise ValidationError(f'Call {number} of the batch names no agent: give it as "agent".')
             _check_options({name: value for name, value in one.items() if name not in ("agent", "message")}, ())
         ended: dict[int, Result | Agent3Error] = {}
         waiting = iter(enumerate(calls))

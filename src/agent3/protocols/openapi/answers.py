@@ -8,6 +8,7 @@ from typing import Any
 
 import msgspec
 
+from agent3.calls.outcomes import HTTP_STATUS
 from agent3.errors import (
     Agent3Error,
     CallTimeout,
@@ -55,7 +56,7 @@ _HEADERS = ("content-type", "content-length", "last-modified", "etag", "location
 
 def result_of(response: Response, method: str) -> Done:
     """What a success gave. MalformedResponse where it is not what it claims to be."""
-    meta = {"status": response.status}
+    meta = {HTTP_STATUS: response.status}
     if method == "HEAD":
         found = {name: response.headers[name] for name in _HEADERS if name in response.headers}
         return Done((Part(data={"status": response.status, "headers": found}),), meta=meta)
@@ -95,7 +96,7 @@ def error_of(response: Response, agent: str, now: float) -> Agent3Error:
     kind = _KINDS.get(status, TargetError)
     error = kind(
         f"{agent}: {words[:1_000]}" + ("" if f"HTTP {status}" in words else f" (HTTP {status})"),
-        data={"status": status, **({"problem": told} if told is not None else {})},
+        data={"status": status, HTTP_STATUS: status, **({"problem": told} if told is not None else {})},
         retry_after=parse_retry_after(response.headers.get("Retry-After"), now),
     )
     error.sent = True

@@ -14,7 +14,7 @@ from urllib.parse import quote, urljoin, urlsplit
 
 import msgspec
 
-from agent3.calls.outcomes import failed_by
+from agent3.calls.outcomes import HTTP_STATUS, failed_by
 from agent3.env import REAL, Env
 from agent3.errors import (
     Agent3Error,
@@ -169,7 +169,7 @@ class OpenAPIConnector:
             raise MalformedResponse(
                 f"{call.agent} redirects to another place (HTTP {response.status}), which is not followed. Add the "
                 "document with the final address of its server.",
-                data={"status": response.status},
+                data={"status": response.status, HTTP_STATUS: response.status},
             )
         raise error_of(response, call.agent, self._env.now())
 
@@ -303,7 +303,7 @@ async def _listen(call: Call, answer: Stream) -> Done:
             if len(parts) > _MOST_EVENTS:
                 raise TooLarge(f"{call.agent} sent more than {_MOST_EVENTS} events.")
             call.emit(Event("artifact", artifact="result", parts=(part,), append=len(parts) > 1))
-    return Done(tuple(parts), meta={"status": answer.status})
+    return Done(tuple(parts), meta={HTTP_STATUS: answer.status})
 
 
 def _event_part(data: bytes) -> Part:
