@@ -592,7 +592,11 @@ Handler: TypeAlias = Callable[[Call], Awaitable[Outcome]]
 
 
 class Connector(Protocol):
-    """A protocol, in three methods. ``call`` obeys the four entries: start, answer, attach, cancel."""
+    """A protocol, in three methods. ``call`` obeys the four entries: start, answer, attach, cancel.
+
+    One whose targets ask for values, and do not converse, sets ``asks_for_values = True``: then words that drop the
+    matter ("never mind") decline a question, and are no value.
+    """
 
     async def describe(self, address: str) -> Agent:
         """Read the card, list the tools, load the interface."""

@@ -77,3 +77,34 @@ def test_a_bare_value_after_a_verb_that_was_not_understood_is_confirmed_with_wha
             assert done == ["/tmp/a.txt"]
 
     asyncio.run(story())
+
+
+def bank(done: list[tuple[str, float]]) -> LocalAgent:
+    agent = LocalAgent("bank")
+
+    @agent.capability
+    def pay(payee: str, amount: float) -> str:
+        """Pay an amount to somebody."""
+        done.append((payee, amount))
+        return "paid"
+
+    return agent
+
+
+@pytest.mark.parametrize("second", ["pay 20 euros to Bob", "who can I pay?"])
+def test_a_new_sentence_or_a_question_is_no_value_of_what_was_asked(second: str) -> None:
+    done: list[tuple[str, float]] = []
+
+    async def story() -> None:
+        async with build(Settings(storage=Storage(url="sqlite://")), [bank(done)]) as server:
+            asked = await server.gateway.call(ME, CallRequest(agent="bank", capability="pay", message="pay 20"))
+            assert isinstance(asked, Needs), asked
+            assert asked.job is not None
+            then = await server.gateway.reply(ME, asked.job, second)
+            for answer in ("Bob", "yes"):
+                if isinstance(then, Needs):
+                    then = await server.gateway.reply(ME, asked.job, answer)
+            assert isinstance(then, Done), then
+
+    asyncio.run(story())
+    assert done == [("Bob", 20)]

@@ -268,7 +268,7 @@ class Scene:
         """Where a value may begin after a preposition that stands here, and whether it is of the slot's own role."""
         if index and self.tokens[index].value[:1].isupper() and not self.sentence.text.isupper():
             return  # "to In Progress": it is part of a name
-        reason, saying = "reason" in slot.own, bool(self.form.verbs & SAYING)
+        reason, saying = "reason" in slot.own, bool(self.form.verbs & (SAYING | {"remind"}))
         for several, own in _prepositions(slot.kind, slot.role, reason, saying):
             length = row_length(self.tokens, index, several)
             if length and not (self.english and length == 1 and self.tokens[index].plain == "a"):

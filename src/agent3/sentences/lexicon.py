@@ -232,7 +232,9 @@ _VERBS = BROAD | frozenset(
     "publish append insert answer transfer deliver ship click press scroll paste cut trim keep adjust "
     "refund".split()
 )
-_ACTIONS = frozenset(_word for _line in MEANINGS.splitlines() for _word in _line.split() if _line.split()[0] in _VERBS)
+_ACTIONS = _VERBS | frozenset(
+    _word for _line in MEANINGS.splitlines() for _word in _line.split() if _line.split()[0] in _VERBS
+)
 _ENCLITIC = re.compile(r"(?<=\w{3})(?:(?:me|te|se|nos)(?:l[oae]s?)?|l[oae]s?)$")
 
 

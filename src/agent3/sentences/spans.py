@@ -151,7 +151,7 @@ _CLOCK = re.compile(
     rf"(?P<h3>{_HOUR})(?::(?P<m3>\d{{2}}))?"
     rf"(?:\s+(?P<past>(?:y|menos)\s+(?:media|cuarto|{_TO_99}|\d{{1,2}}))\b)?(?:\s+en punto\b)?"
     rf"|\b(?P<said>{_PAST}) (?P<h5>{_HOUR})"
-    r"|\bat (?P<h4>\d{1,2})\b(?!:|\s*(?:%|euros?|dollars?))(?:\s+o'?clock\b)?"
+    r"|\bat (?P<h4>\d{1,2})\b(?!:|\s*(?:%|euros?|dollars?|[ap]\.?m\b))(?:\s+o'?clock\b)?"
     rf"|\bat (?P<h6>{_HOUR_WORD})(?:\s+(?P<m6>fifteen|thirty|forty-five))?(?:\s+o'?clock\b|{_ENDS})"
     rf"|\b(?P<h7>{_HOUR})\s+o'?clock\b"
     r"|\b(?P<noon>noon|midday|mediodia)\b|\b(?P<midnight>midnight|medianoche)\b)"

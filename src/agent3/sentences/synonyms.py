@@ -1441,6 +1441,7 @@ merge une unes
 transition transicion
 read lectura
 write escritura
+pay settle pagar abonar pague
 savings ahorro ahorros
 checking corriente
 hold on_hold en_espera espera

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import Iterator
+from dataclasses import replace
 
 from agent3.sentences.announcements import CALLED, DETERMINERS, LEAD, SAYING, TAIL, TELLING, Scene, row_length
 from agent3.sentences.lexicon import BROAD, EMPTY, fold, is_action, is_common, meanings
@@ -241,7 +242,12 @@ def _names(scene: Scene, begin: int, number: int, cue: Cue, *, item: bool) -> It
         end = _proper_end(scene, begin, _LONGEST_NAME)
         if slot.role == "title" and cue in ("named", "called", "noun"):
             end = max(end, _border(scene, begin))  # "named Renew passport on …"
-        yield from _reaching(scene, begin, end, cue, typed=token.value.isupper())
+        # "Mediterráneo de Serrat": one name, or what and by whom?
+        made_by = any(other.role == "by" and other is not slot for other in scene.slots)
+        joint = next((at for at in range(begin, end) if scene.tokens[at].plain in ("de", "del")), None)
+        for value in _reaching(scene, begin, end, cue, typed=token.value.isupper()):
+            cut = made_by and joint is not None and value.doubt is None
+            yield replace(value, doubt=_words(scene, begin, joint or end)) if cut else value
         return
     end = _border(scene, begin)
     if end - begin > _LONGEST_NAME:
@@ -433,7 +439,7 @@ def _is_object(scene: Scene, begin: int, slot: Slot) -> bool:
     if slot.role == "title" and scene.form.reading and scene.tokens[begin].value[:1].isupper():
         return True
     return (slot.role == "query" and (scene.form.reading or bool(verbs & _SEEKING))) or (
-        slot.role == "content" and bool(verbs & SAYING) and not verbs & {"create"}
+        slot.role == "content" and (bool(verbs & SAYING and not verbs & {"create"}) or "remind" in verbs)
     )
 
 

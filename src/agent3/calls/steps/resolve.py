@@ -24,7 +24,7 @@ from agent3.model import Answer, Call, Capability, Done, Needs, Outcome, Questio
 from agent3.schema import compile as compile_schema
 from agent3.schema.coercion import choices, from_words
 from agent3.sentences import Ask, Forbidden, Understood, drops_request, find_refusal, free_text, read
-from agent3.sentences.lexicon import Language, detect_language
+from agent3.sentences.lexicon import Language, detect_language, fold, is_action, meanings
 from agent3.sentences.questions import (
     AGAIN,
     CONFIRM,
@@ -35,6 +35,8 @@ from agent3.sentences.questions import (
     explain_fault,
     refuse,
 )
+from agent3.sentences.slots import form_of, kind_of
+from agent3.sentences.tokens import LONGEST
 
 __all__ = ["Propose", "Resolve"]
 
@@ -43,10 +45,6 @@ Propose = Callable[[Capability, str, Ask], Awaitable[Understood | None]]
 
 _ASKED, _KEPT = "agent3:sentence", "agent3:understood"
 """Keys of the state of a turn that ended with a question of ours, or of the target after we had read a message."""
-
-
-_ASKING_FOR_VALUES = frozenset({"local", "mcp"})
-"""Protocols whose questions ask for a value; the others converse."""
 
 
 class _Open(Struct, omit_defaults=True):
@@ -67,6 +65,7 @@ class Resolve(Step):
     def __init__(self, parts: Parts):
         self._env = parts.env
         self._propose = parts.propose
+        self._connectors = parts.connectors
         self._sentences = parts.metrics.sentences
 
     def idle(self, aim: Aim) -> bool:
@@ -75,7 +74,7 @@ class Resolve(Step):
     def enter(self, call: Call) -> Entered:
         state = call.state
         if call.entry == "answer" and not (isinstance(state, dict) and _ASKED in state):
-            call = _read_withdrawal(call)
+            call = self._read_withdrawal(call)
         if isinstance(state, dict) and _KEPT in state:
             call.live.understood = state[_KEPT]
             return replace(call, input=state[_KEPT]["input"], state=state.get("state"))
@@ -194,6 +193,14 @@ class Resolve(Step):
             if question.id != CONFIRM and (given := _as_input(capability, said)) is not None:
                 known.input = given if question.id == AGAIN else {**known.input, **given}
                 continue
+            told = (
+                None if question.id in (CONFIRM, AGAIN) else await asyncio.to_thread(self._told, call, question, said)
+            )
+            if told is not None:
+                known.input = {**known.input, **told.input}
+                known.guessed += told.guessed
+                again.append(ask_again(question, None, known.language))
+                continue
             value = None if answer is None else await asyncio.to_thread(self._value, question, said)
             if answer is None or (fault := explain_fault(question, value, known.language)) is not None:
                 again.append(ask_again(question, None if answer is None else fault, known.language))
@@ -212,6 +219,48 @@ class Resolve(Step):
         if missing := _missing(capability, known.input):
             return _ask(ask_for(capability, Ask(missing, (), known.input, {}, known.language)), known)
         return self._confirm(call, known)
+
+    def _read_withdrawal(self, call: Call) -> Call:
+        """Words that drop the matter, said to a question of the target: they decline it and are no value of it.
+
+        An agent that converses reads them itself. Options of the question, and what is quoted, are values.
+        """
+        capability = call.live.capability
+        converses = not any(
+            getattr(self._connectors.get(route.protocol), "asks_for_values", False) for route in call.routes
+        )
+        if converses or capability.meta.get("reads") == "messages":
+            return call
+        declined = {
+            question.id: Answer("decline")
+            for question in call.questions
+            if (answer := call.answers.get(question.id)) is not None
+            and answer.action == "accept"
+            and _is_no(capability, question, _unwrap(question, answer.data))
+        }
+        return replace(call, answers={**call.answers, **declined}) if declined else call
+
+    def _told(self, call: Call, question: Question, said: Any) -> Understood | None:
+        """What an answer says that is no value of what was asked: a question, or a new sentence, which is read as such.
+
+        None for a value. A text may say whatever it likes.
+        """
+        capability = call.live.capability
+        if not isinstance(said, str) or said in choices(question.schema) or len(said) > LONGEST:
+            return None
+        if kind_of(question.id, question.schema or {}) == "text":
+            return None
+        if said.rstrip().endswith("?"):
+            return Understood({})
+        first, *rest = said.split() or [""]
+        if len(rest) < 2 or not (is_action(fold(first)) and meanings(fold(first)) & form_of(capability).verbs):
+            return None
+        reading = read(capability, said, datetime.fromtimestamp(self._env.now()))  # noqa: DTZ006 - the user's own day
+        return (
+            reading
+            if isinstance(reading, Understood)
+            else Understood({} if isinstance(reading, Forbidden) else reading.input)
+        )
 
     def _value(self, question: Question, said: Any) -> Any:
         """An answer in words as the value that its schema asks for."""
@@ -240,26 +289,6 @@ def _as_start(call: Call) -> Call:
 def _lacks_verb(reading: Understood) -> bool:
     """Whether nothing that was said is about what the capability does."""
     return all(role != "capability" for _, role in reading.used)
-
-
-def _read_withdrawal(call: Call) -> Call:
-    """Words that drop the matter, said to a question of the target: they decline it and are no value of it.
-
-    An agent that converses reads them itself. Options of the question, and what is quoted, are values.
-    """
-    capability = call.live.capability
-    if capability.meta.get("reads") == "messages" or not any(
-        route.protocol in _ASKING_FOR_VALUES for route in call.routes
-    ):
-        return call
-    declined = {
-        question.id: Answer("decline")
-        for question in call.questions
-        if (answer := call.answers.get(question.id)) is not None
-        and answer.action == "accept"
-        and _is_no(capability, question, _unwrap(question, answer.data))
-    }
-    return replace(call, answers={**call.answers, **declined}) if declined else call
 
 
 def _unwrap(question: Question, said: Any) -> Any:

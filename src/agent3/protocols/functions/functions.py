@@ -18,7 +18,7 @@ import threading
 from collections.abc import AsyncGenerator, Callable, Coroutine, Generator, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from types import CoroutineType
-from typing import Any, TypeVar, overload
+from typing import Any, ClassVar, TypeVar, overload
 
 import msgspec
 
@@ -763,6 +763,8 @@ class LocalAgent:
 
 class LocalConnector:
     """Reaches the agents of this process. Plain functions of one agent get at most a quarter of its threads."""
+
+    asks_for_values: ClassVar[bool] = True
 
     def __init__(self, workers: int = 64):
         self.agents: dict[str, LocalAgent] = {}

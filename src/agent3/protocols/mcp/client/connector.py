@@ -12,7 +12,7 @@ import itertools
 import re
 from collections.abc import Callable, Collection, Mapping, Sequence
 from functools import partial
-from typing import Any
+from typing import Any, ClassVar
 
 import msgspec
 from mcp.shared.inbound import encode_header_value, find_invalid_x_mcp_header, mcp_param_headers, x_mcp_header_map
@@ -93,6 +93,8 @@ class MCPConnector:
     for that longer than its own time, and the start goes on without it. ``on_change`` takes the address of a server
     that says that its lists changed.
     """
+
+    asks_for_values: ClassVar[bool] = True
 
     def __init__(
         self,

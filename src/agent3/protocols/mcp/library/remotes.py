@@ -9,7 +9,7 @@ from __future__ import annotations
 import asyncio
 import shlex
 from collections.abc import Mapping, Sequence
-from typing import Any, Literal
+from typing import Any, ClassVar, Literal
 from urllib.parse import urlsplit
 
 from msgspec.structs import replace
@@ -88,6 +88,8 @@ def parse_route(
 
 class _RemoteConnector:
     """The connector of protocol ``mcp`` in one core: hands every call to the connection of its server."""
+
+    asks_for_values: ClassVar[bool] = True
 
     def __init__(self) -> None:
         self.servers: dict[str, RemoteServer] = {}
