@@ -30,6 +30,7 @@ def parts(*, calls: Calls | None = None, **given: Any) -> Parts:
         "ceiling": None,
         "shares": FairShares(1_000),
         "propose": None,
+        "connectors": {},
         "rates": SimpleNamespace(match=lambda *_: ()),
         "budgets": SimpleNamespace(match=lambda *_: ()),
         "prices": None,
