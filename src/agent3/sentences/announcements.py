@@ -152,7 +152,7 @@ class Scene:
         self.atoms: list[list[Atom]] = [[] for _ in self.tokens]
         for atom in sentence.atoms:
             self.atoms[atom.first].append(atom)
-        self.past_articles = [*range(len(self.tokens) + 1)]
+        self.past_articles: list[int] = [*range(len(self.tokens) + 1)]
         """For each token the first one from it on that is no article."""
         for index in range(len(self.tokens) - 1, -1, -1):
             if self.tokens[index].plain in DETERMINERS:

@@ -590,7 +590,8 @@ class OldHTTPChannel(HTTPChannel):
         self._reading = spawn(self._tasks, self._read(endpoint))
         try:
             async with asyncio.timeout(limit):
-                await asyncio.wait([self._reading, endpoint], return_when=asyncio.FIRST_COMPLETED)
+                either: list[asyncio.Future[Any]] = [self._reading, endpoint]
+                await asyncio.wait(either, return_when=asyncio.FIRST_COMPLETED)
         except TimeoutError:
             raise ServerError(None, "its stream does not say where messages go") from None
         if not endpoint.done():
