@@ -296,7 +296,7 @@ def _check_place(place: bytes, sql: str, params: Sequence[object], column: str, 
             return
     raise Corrupt(
         f"Something in column {column!r} of the database does not belong there: it is not encrypted, or was moved from "
-        "another row. Somebody else has written to the database. Restore it from a backup."
+        "another row. The database was changed from outside. Restore it from a backup."
     )
 
 
