@@ -239,6 +239,8 @@ class Llm(Struct, frozen=True, forbid_unknown_fields=True):
     """Questions to it per day; beyond it, people are asked instead."""
     max_tokens: int = 1_000
     """Longest answer of it, in tokens."""
+    reads_pages: bool = False
+    """Whether it is shown the text of a page where an ``extract`` finds nothing by selectors or by structure."""
 
 
 class Search(Struct, frozen=True, forbid_unknown_fields=True):

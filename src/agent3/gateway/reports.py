@@ -107,7 +107,10 @@ def _parse(query: Mapping[str, Any], kind: type[W]) -> W:
             given[field] = _parse_time(name, value) if name in _TIMES else value
             msgspec.convert({**given}, kind, strict=False)
         except msgspec.ValidationError as error:
-            raise ValidationError(f"{name} is {str(value)[:60]!r}: {error}") from None
+            wanted = (
+                "a whole number" if "`int`" in str(error) else "a number" if "`float`" in str(error) else str(error)
+            )
+            raise ValidationError(f"{name} is {str(value)[:60]!r}; give {wanted}.") from None
     return msgspec.convert(given, kind, strict=False)
 
 

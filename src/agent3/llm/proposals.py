@@ -8,11 +8,11 @@ many times a day, and never about a message that forbids something.
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from datetime import datetime
 
 from agent3.env import REAL, Env
-from agent3.errors import Agent3Error
+from agent3.errors import Agent3Error, Unavailable
 from agent3.llm.port import LLM, Message, Reply, System, Tool, User
 from agent3.model import Capability
 from agent3.observe.logs import get as logger
@@ -23,7 +23,7 @@ from agent3.sentences.evidence import find_unsaid, words_in
 from agent3.sentences.lexicon import fold
 from agent3.sentences.slots import form_of
 
-__all__ = ["Proposals"]
+__all__ = ["BoundedModel", "Proposals"]
 
 log = logger("llm")
 
@@ -118,3 +118,26 @@ class Proposals:
         if not form_of(capability).reading and any(fold(word) not in known for word in asked.left):
             return None
         return Understood(given, (), tuple(name for name, value in given.items() if asked.input.get(name) != value))
+
+
+class BoundedModel:
+    """The model as an ``LLM``, within the time, the length and the questions a day that its proposals have."""
+
+    def __init__(self, proposals: Proposals):
+        self._proposals = proposals
+
+    async def complete(
+        self,
+        messages: Sequence[Message],
+        tools: Sequence[Tool] = (),
+        *,
+        max_tokens: int | None = None,
+        temperature: float | None = None,
+        stop: Sequence[str] | None = None,
+        on_text: Callable[[str], None] | None = None,
+    ) -> Reply:
+        """One reply; Unavailable where there is none. The options are those of the settings."""
+        reply = await self._proposals.complete(messages, tools)
+        if reply is None:
+            raise Unavailable("The language model did not answer, or was asked as often as it may be today.")
+        return reply

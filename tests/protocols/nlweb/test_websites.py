@@ -21,8 +21,10 @@ from agent3.gateway.gateway import Caller, CallRequest
 from agent3.gateway.routes import RouteBook
 from agent3.model import LOCAL, Answer, Done, Failed, Needs, Outcome, Principal, value_of
 from agent3.protocols.nlweb.authoring.files import dump
-from agent3.settings import Budget, Calls, Outbound, PriceRule, Rate, Rule, Settings, Web
+from agent3.settings import Budget, Calls, Llm, Outbound, PriceRule, Rate, Rule, Settings, Web
 from tests.support.gateway import Hosted, hosted
+from tests.support.llm_server import KEY, LLMServer, Turn
+from tests.support.llm_server import Call as ModelCall
 from tests.support.mcp_upstream import Site as Upstream
 from tests.support.mcp_upstream import served
 from tests.support.registration import add, remove, renew
@@ -477,3 +479,30 @@ def test_an_action_that_reads_nothing_says_what_was_done(running: Hosted, site: 
     outcome = call(running, "bell", capability="ring", input={})
     assert isinstance(outcome, Done), outcome
     assert value_of(outcome.parts) == {"done": "ring", "page": f"{site.url}/"}
+
+
+@pytest.mark.browser
+@pytest.mark.requirement("RF-013-45")
+@pytest.mark.parametrize("reads_pages", [True, False])
+def test_the_model_of_the_settings_reads_a_page_only_where_it_may(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, reads_pages: bool
+) -> None:
+    rows = [{"name": "Lamp", "price": "€ 20,00"}, {"name": "Sofa", "price": "€ 900,00"}]  # the page shows no sofa
+    schema = {"name": "b", "price": {"selector": "i", "type": "price"}}
+    steps = [
+        {"action_type": "navigate", "value": "/"},
+        {"action_type": "extract", "selector": ".gone", "extract_schema": schema},
+    ]
+    shown = "<p>Today we sell a Lamp, for € 20,00.</p>"
+    turn = Turn(calls=(ModelCall("record", {"rows": rows}),))
+    monkeypatch.setenv("TEST_LLM_KEY", KEY)
+    with Site({"/": shown}) as page, LLMServer(turn) as model:
+        lamps = {"interface_id": "lamps", "name": "Lamps", "base_url": page.url, "actions": {"offers": steps}}
+        llm = Llm(model="small", base_url=f"{model.url}/v1", key="env:TEST_LLM_KEY", reads_pages=reads_pages)
+        settings = Settings(outbound=Outbound(allow_loopback=True), llm=llm)
+        with hosted(tmp_path, settings=settings) as running:
+            running.run(add(running.server, json.dumps(lamps)))
+            found = call(running, "lamps", capability="offers", input={})
+    assert isinstance(found, Done)
+    assert names(value_of(found.parts)) == (["Lamp"] if reads_pages else [])
+    assert len(model.seen) == int(reads_pages)

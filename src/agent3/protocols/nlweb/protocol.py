@@ -10,6 +10,7 @@ from agent3.definitions import NLWebInterface
 from agent3.errors import AgentNotFound, SetupError
 from agent3.gateway.protocol import Door, Found, Given, Protocol, Services
 from agent3.identity.secrets import Vault
+from agent3.llm.proposals import BoundedModel
 from agent3.model import Agent, Capability, Principal, Route, agent_id
 from agent3.protocols.nlweb.ask.door import AskDoor
 from agent3.protocols.nlweb.ask.sites import ASK, Sites
@@ -50,6 +51,9 @@ class NLWeb(Protocol):
             # Elements that have moved are found again by what earlier visits saw.
             finder=lambda interface: Healer(interface, self._store, metrics=services.metrics, env=services.env),
             snapshots=None if snapshots is None else lambda: Snapshots(snapshots),
+            llm=BoundedModel(services.proposals)
+            if services.proposals is not None and services.settings.llm.reads_pages
+            else None,
             metrics=services.metrics,
         )
 

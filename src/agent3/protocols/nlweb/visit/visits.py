@@ -18,6 +18,7 @@ from msgspec import Struct
 from agent3.definitions import ActionType, NLWebAction, NLWebInterface
 from agent3.errors import Agent3Error, CallTimeout, Interrupted, SetupError, TargetError, TargetRefused, Unavailable
 from agent3.identity.secrets import EnvironmentVault, Secret, Vault
+from agent3.llm.port import LLM
 from agent3.observe.logs import get as logger
 from agent3.observe.metrics import METRICS, Metrics
 from agent3.protocols.nlweb.browser.chromium import Chrome
@@ -92,6 +93,7 @@ class Visits:
         timeouts: Timeouts | None = None,
         finder: MakeFinder | None = None,
         snapshots: Callable[[], Snapshots] | None = None,
+        llm: LLM | None = None,
         metrics: Metrics = METRICS,
     ):
         self.overrides = Overrides.read()
@@ -105,6 +107,7 @@ class Visits:
         self.timeouts = timeouts or Timeouts()
         self.finder = finder
         self.snapshots = snapshots
+        self.llm = llm
         self.latencies: deque[float] = deque(maxlen=_LATENCIES)
         self.watch = watch_steps(metrics, self.latencies)
 
@@ -216,6 +219,7 @@ class _Visit:
                 on_waiting=self._on_waiting,
                 tools=Tools(
                     finder=visits.finder(interface) if visits.finder else None,
+                    llm=visits.llm,
                     secrets=lambda secret: secrets[secret].reveal(),
                     snapshots=visits.snapshots() if visits.snapshots else None,
                 ),
