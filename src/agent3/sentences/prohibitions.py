@@ -118,7 +118,7 @@ _STATE = re.compile(
 )
 """How something is: "reminder 4 is deleted"."""
 _EXCLUDES = re.compile(
-    r"\b(?:all|every\w*|any\w*|each|none|nothing|no)\b[^.;!?]{0,40}?\b(?:but|save|bar|besides)\b"
+    r"\b(?:all|every\w*|any\w*|each|none|nothing|no)\b[^.;!?]{0,40}?\b(?:but|(?<!and )(?<!, )save|bar|besides)\b"
     r"|\b(?:except(?:ing)?|excluding|(?:apart|aside) from|other than|all but|leav(?:e|ing) out|omitting)\b"
     r"|\b(?:tod[oa]s?|cualquier\w*|cada|nada)\b[^.;!?]{0,40}?\b(?:menos|pero)\b"
     r"|(?<!al )(?<!lo )(?<!mas o )\bmenos (?:el|la|los|las|al|a|mi|mis|este|esta|ese|esa)\b"

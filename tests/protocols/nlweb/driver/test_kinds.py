@@ -59,6 +59,21 @@ field.onblur = () => { cell.textContent = field.value; note(field.value) }; fiel
 field.onkeydown = event => event.key === 'Enter' && field.blur() }</script>
 <ul><li>Monday 1 March, 10:00 <button onclick="note('mon')">Leave</button></li>
 <li>Tuesday 2 March, 10:00 <button onclick="note('tue')">Leave</button></li></ul>"""
+NAMES = """<div class=m><b>Red tea</b> <input type=number aria-label=Amount value=0 onchange="note('red ' + value)">
+<button onclick="note('saved red')">Keep</button></div><div class=m><b>Mint tea</b> <input type=number
+ aria-label=Amount value=0 onchange="note('mint ' + value)"><button onclick="note('saved mint')">Keep</button></div>
+<a href="#k" onclick="note('key')">Lost your key?</a>
+<label><input type=checkbox onchange="note('quiet')">Do not disturb</label>
+<label><input type=checkbox onchange="note('wrapped')">Add a ribbon</label>
+<label><input type=checkbox checked onchange="note('history ' + checked)">Keep history</label>
+<button onclick="note('sent')">Pack and send</button>
+<table><tr><th>Rule</th><th></th></tr><tr><td>north-1</td><td><div role=switch aria-label=Enabled aria-checked=true
+ onclick="ariaChecked = 'false'; note('off')">on</div></td></tr></table>
+<div><label>City <input></label></div>
+<div><input placeholder="Your message"><button onclick="note('said ' + previousElementSibling.value)">Send message
+</button></div>
+<form onsubmit="return false"><input aria-label="First name"><button>Apply</button>
+<button type=button onclick="note('withdrawn')">Withdraw application</button></form>"""
 ASKS_BACK = """<button onclick="d.hidden = false">Freeze this card</button><div id=d role=dialog hidden><h2>Freeze</h2>
 <button onclick="d.hidden = true; note('frozen')">I know, freeze this card</button>
 <button onclick="d.hidden = true">Not now</button></div>
@@ -257,7 +272,18 @@ def patience(monkeypatch: pytest.MonkeyPatch) -> None:
         (SUGGESTS, 'type "Bonn" into Town', "Bonn"),
         (SUGGESTS, "select Big in Size", "Big"),
         (STEPS, "select Blue, click Next, select Cat and click Finish", "Blue; Cat"),
+        (NAMES, "click Lost your key?", "key"),
+        (NAMES, "turn on Do not disturb", "quiet"),
+        (NAMES, "check Do not disturb and Add a ribbon", "quiet; wrapped"),
+        (NAMES, "press Pack and send", "sent"),
+        (NAMES, "click Keep for Mint tea and set its amount to 4", "saved mint; mint 4"),
         # In one's own words.
+        (NAMES, "I'd like three mint teas", "mint 3"),
+        (NAMES, "disable the rule north-1", "off"),
+        (NAMES, "with a ribbon", "wrapped"),
+        (NAMES, 'send the message "Hello"', "said Hello"),
+        (NAMES, "withdraw my application", "withdrawn"),
+        (NAMES, "I want a ribbon and stop keeping history", "wrapped; history false"),
         (KEBAB, "delete Oak-1", "Oak-1 gone"),
         (ANSWERS, 'add the task "Pay rent"', "Pay rent"),
         (ANSWERS, "follow the author", "followed"),
@@ -317,6 +343,13 @@ def test_each_kind_of_thing_is_used_as_a_person_would(run: Any, html: str, sente
         (STATES, "set the heat to 12"),
         (STATES, "put 9 as seats"),
         (STATES, "click Go on"),
+        (NAMES, "do not disturb"),
+        (NAMES, "please, do not disturb and do not pack and send"),
+        (NAMES, "three green teas"),
+        (NAMES, "three teas"),
+        (NAMES, "disable the rule north-11"),
+        (NAMES, "set its amount to 4"),
+        (NAMES, "I have three mint teas at home"),
         (DRAWN, "select South in Zone"),
         (DRAWN, "select Peru in Country and Rome in Village"),
         (ASKS_BACK, "type the sum of both into Note"),

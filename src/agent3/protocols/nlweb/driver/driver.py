@@ -15,7 +15,7 @@ from typing import TYPE_CHECKING, Any
 from agent3.protocols.nlweb.browser.sdk import playwright
 from agent3.protocols.nlweb.driver.page_plans import Act, Doubt, Plan, Why, describe, plan, plan_all
 from agent3.protocols.nlweb.driver.page_view import Control, PageView, look
-from agent3.protocols.nlweb.driver.sentences import Clause, parse_sentence
+from agent3.protocols.nlweb.driver.sentences import Clause, parse_sentence, quote_names
 from agent3.protocols.nlweb.driver.wishes import find_menu, split_wish, wish
 from agent3.sentences import find_prohibition
 from agent3.sentences.consequences import has_consequences
@@ -76,14 +76,20 @@ async def drive(
     itself asks before it goes on; it may raise. ``unblock`` puts away what stands before the page, such as a banner
     about cookies; what it returns says whether something did. Dialogs of the page are answered here while it runs.
     """
-    clauses, language = parse_sentence(sentence), detect_language(sentence)
-    operator = _Operator(page, confirm)
+    language, operator = detect_language(sentence), _Operator(page, confirm)
+    view = await look(page)
+    sentence = quote_names(sentence, [one.name for one in view.controls])
+    clauses = parse_sentence(sentence)
     if (why := find_prohibition(sentence)) is not None:
         # "Stop sending me news" forbids nothing that is about to be done: it is said to a box that is marked.
-        stops = why == "forbids" and len(clauses) == 1 and re.match(r"(?:please )?(?:stop|deja de)\b", fold(sentence))
-        acts = wish(await look(page), clauses[0], ()) if stops else Doubt("words", sentence)
-        if isinstance(acts, Doubt) or any(act.kind not in ("open", "clear") for act in acts):
-            return Driven([], [clause.text for clause in clauses], refuse(why, language))
+        parts = [part for clause in clauses for part in split_wish(view, clause, ())]
+        for part in parts:
+            stops = why == "forbids" and re.match(r"(?:please |quiero )?(?:stop|dejar?(?: de)?)\b", fold(part.text))
+            acts = wish(view, part, ()) if stops else Doubt("words", sentence)
+            if stops is None and why == "forbids" and find_prohibition(part.text) is None:
+                continue
+            if isinstance(acts, Doubt) or any(act.kind not in ("open", "clear") for act in acts):
+                return Driven([], [clause.text for clause in clauses], refuse(why, language))
     with operator.answering():
         await operator.settle()
         return await _drive(operator, page, clauses, language, unblock)

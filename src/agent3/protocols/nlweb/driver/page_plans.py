@@ -80,6 +80,7 @@ _SEARCHING = frozenset("search find buscar busqueda busca".split())
 _THE_FORM = frozenset(("", "form", "the form", "it", "el formulario", "formulario"))
 
 
+_ITS = re.compile(r"\b(?:its|their|his|her|su|sus)\b", re.IGNORECASE)
 Reader = Callable[[PageView, Clause, Sequence[Control]], Plan]
 """Reads a clause after others, which use these controls."""
 
@@ -94,7 +95,12 @@ def plan_all(
     plans: list[Plan] = []
     written = {(control.frame, control.index): control for control in used}
     for clause in clauses:
-        found = plan(view, clause, [*written.values()])
+        row = [*written.values()][-1].row if written else ()
+        if row and _ITS.search(clause.text):  # "save the soup and set its price to 5"
+            beside = [one for one in view.controls if one.row == row]
+            found = plan(PageView(beside, (), view.headings), clause, [*written.values()])
+        else:
+            found = plan(view, clause, [*written.values()])
         # "Use the code X" may have a button of its own, so its own words come first.
         unread = isinstance(found, Doubt) and found.why in ("absent", "words", "value")
         if otherwise is not None and (unread or clause.verb == "use"):
@@ -408,7 +414,10 @@ _DESCRIBED = re.compile(
     r"|(?:it|this|that|them|something|anything|whatever|lo|eso|esto|algo)$"
 )
 """Words that tell of a text, and are not the text: "the sum of both". A title has a capital: "The Hobbit"."""
-_SMALL = frozenset("to from of the a an in on for be us me my your it what de a en el la los las un una para".split())
+_SMALL = frozenset(
+    "to from of the a an in on for be us me my your it what new add enter de a en el la los las un una para nuevo nueva"
+    " anadir".split()
+)
 """Words that name no field by themselves, unless they are all of its name."""
 _UNIT = re.compile(r"(?<=\d)\s*(?:%|€|\$|£|°\s?[cf]?|euros?|eur|dollars?|degrees|grados|percent)$", re.IGNORECASE)
 

@@ -109,8 +109,20 @@ most => {
   // Boxes side by side, each with a heading and something to press, are a list, whatever they are made of.
   const isCard = node => Boolean(headed(node) && node.querySelector("button,a,input,select,[role=button]")
     && [...node.parentElement.children].some(one => one !== node && one.className === node.className && headed(one)));
+  // So are boxes that have a button or a field of the same name each, and texts of their own.
+  const captions = new Map();
+  const captionsOf = node => {
+    if (!captions.has(node)) captions.set(node, [...node.querySelectorAll("button,[role=button],input,select")]
+      .map(one => squeeze(one.ariaLabel || one.labels?.[0]?.textContent || one.innerText)).filter(Boolean));
+    return captions.get(node);
+  };
+  const isEntry = node => node.tagName === "DIV" && node.className && !node.matches("[role]")
+    && captionsOf(node).length > 0
+    && [...(node.parentElement?.children ?? [])].some(one => one !== node && one.className === node.className
+      && one.tagName === "DIV" && captionsOf(one).some(name => captionsOf(node).includes(name))
+      && squeeze(one.textContent) !== squeeze(node.textContent));
   const popups = "[role=menu],[role=menubar],[role=listbox],[role=tablist],[role=tree]";
-  const isRow = node => (node.matches(rows) && !node.closest(popups)) || isCard(node);
+  const isRow = node => (node.matches(rows) && !node.closest(popups)) || isCard(node) || isEntry(node);
   const rowOf = node => { for (let at = node; at; at = at.parentElement) if (isRow(at)) return at; return null; };
   const wholly = "td,th,[role=cell],[role=gridcell],b,strong,h1,h2,h3,h4,h5,h6,a,p,span";
   const title = "legend,h1,h2,h3,h4,h5,h6,[role=heading],summary,caption";
@@ -163,6 +175,8 @@ most => {
         const opener = at.matches("[role=listbox],[role=menu]") ? popupOpener(at) : null;
         if (opener) found.push([nameOf(opener, roleOf(opener)), ...labelsOf(opener)]);
       }
+      const shows = at.matches(regions) ? null : controlOf(at);  // a section is called what opens it
+      if (shows?.matches("[aria-expanded],[role=tab]")) found.push([nameOf(shows, roleOf(shows))]);
     }
     return found;
   };
@@ -183,6 +197,16 @@ most => {
       columns: columns.map(one => squeeze(one.textContent)).filter(Boolean).slice(0, 40)};
   };
   const modal = [...document.querySelectorAll("dialog:modal,[aria-modal=true]")].filter(shown).pop();
+  // Without a form, what stands in the same box as a button goes with it.
+  const boxes = [], boxesOf = node => {
+    const found = [];
+    for (let at = node.parentElement; at && at !== document.body; at = at.parentElement) {
+      if (!at.querySelector("button,[role=button]") || !at.querySelector(fields)) continue;
+      if (!boxes.includes(at)) boxes.push(at);
+      found.push(boxes.indexOf(at));
+    }
+    return found;
+  };
   const forms = [], nodes = [], infos = [];
   const add = (node, role) => {
     const isBox = ["checkbox", "radio"].includes(node.type);
@@ -215,6 +239,7 @@ most => {
         expanded === "false" || !["", "false"].includes(popup),
       expanded: expanded === "true", menu: popup === "menu" || popup === "true",
       places: placesOf(node), ...rowTexts(node), toolbar: Boolean(node.closest("[role=toolbar],menu")),
+      boxes: form ? [] : boxesOf(node),
       searches: role === "searchbox" || Boolean(node.closest("search,[role=search]")),
     });
   };
@@ -243,6 +268,7 @@ class Control:
     table. ``lead`` is what stands first in its label. ``opens`` says that a press shows something else and does
     nothing more; ``opener`` is the index of the control that has to be pressed before a hidden one can be seen, or -1.
     ``toggles`` is a button with two states, ``menu`` one that has a menu, and ``expanded`` says that it is open.
+    ``boxes`` are the boxes with a button and a field that it stands in, from the inside, where it has no form.
     """
 
     index: int
@@ -271,6 +297,7 @@ class Control:
     opener: int
     expanded: bool
     menu: bool
+    boxes: Sequence[int]
 
     @property
     def is_field(self) -> bool:

@@ -6,11 +6,11 @@ English, with the usual verbs in Spanish. It only reads words: ``plans`` finds w
 from __future__ import annotations
 
 import re
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
 from typing import Literal
 
-__all__ = ["ROLES", "Clause", "Target", "Verb", "parse_sentence", "read_targets", "strip_article"]
+__all__ = ["ROLES", "Clause", "Target", "Verb", "parse_sentence", "quote_names", "read_targets", "strip_article"]
 
 Verb = Literal["press", "choose", "clear", "write", "use", "add", "search", "submit", ""]
 
@@ -31,6 +31,23 @@ _ANY_VERB = "|".join(sorted(_CANONICAL, key=len, reverse=True)).replace(" ", r"\
 _QUOTE = re.compile(r"\"([^\"]*)\"|“([^”]*)”|«([^»]*)»|(?<!\w)'([^']*)'(?!\w)")
 # A quoted text is held as its number between two control characters, so that no pattern looks into it.
 _TOKEN = re.compile(r"\x02(\d+)\x03")
+# What would be read as something else in the name of a control: a second part, a question, a condition, a prohibition.
+_MISREAD = re.compile(
+    rf"\?$|[,;.]\s|\b(?:and|y|e|if|when|not|no|never|don['\u2019]t|except|without|nunca|cuando|si|sin|{_ANY_VERB})\b",
+    re.IGNORECASE,
+)
+_FORBIDDING = re.compile(
+    r"\b(?:if|when|not|no|never|except|without|nunca|cuando|si|sin)\b|n['\u2019]t\b", re.IGNORECASE
+)
+_BEFORE_NAME = r"(?:(?:on|the|my|en|el|la|los|las|mi)\s+)*$"
+_USED = re.compile(
+    rf"\b(?<!not )(?<!n['\u2019]t )(?<!no )(?<!never )(?<!nunca )(?:{_ANY_VERB})\s+{_BEFORE_NAME}", re.IGNORECASE
+)
+_LISTED = re.compile(
+    rf"^\W*(?:{_VERBS['choose']}|{_VERBS['clear']})\b(?!.*\b(?:{_VERBS['press']}|{_VERBS['write']})\b).*"
+    rf"(?:,|\b(?:and|y))\s+{_BEFORE_NAME}",
+    re.IGNORECASE,
+)
 _CONTROL = str.maketrans("", "", "\x02\x03\x04\x05")
 # Between clauses: the end of a sentence, "then", or "and" and a comma before a verb.
 _SPLIT = re.compile(
@@ -141,6 +158,22 @@ class Target:
     roles: tuple[str, ...] = ()
     ordinal: int | None = None
     place: str = ""
+
+
+def quote_names(sentence: str, names: Iterable[str]) -> str:
+    """The sentence with names in quotes that would not be read as names: "Terms and returns", "Lost your key?".
+
+    A name that forbids something ("Do not disturb") is one only after a verb that uses it.
+    """
+    held = [match.span() for match in _QUOTE.finditer(sentence)]
+    for name in sorted({name for name in names if _MISREAD.search(name) and " " in name}, key=len, reverse=True):
+        found = [*re.finditer(rf"(?<!\w){re.escape(name)}(?![\w?])", sentence, re.IGNORECASE)]
+        before = sentence[: found[0].start()] if len(found) == 1 else ""
+        lead = _USED.search(before) or (None if _FORBIDDING.search(name) else _LISTED.search(before))
+        start, end = found[0].span() if found else (0, 0)
+        if lead is not None and not any(start < stop and begin < end for begin, stop in held):
+            return quote_names(f'{sentence[:start]}"{sentence[start:end]}"{sentence[end:]}', names)
+    return sentence
 
 
 def parse_sentence(sentence: str) -> list[Clause]:

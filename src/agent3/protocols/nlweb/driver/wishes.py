@@ -27,7 +27,7 @@ _FILLERS = frozenset(
     "a an the this that these those my your our its of for from to in on at into onto by with as is are be only please"
     " now me us i we want would like need should must and it about just per"
     " un una unos unas el la los las lo le les este esta mi mis tu su de del al a en para por con como que y me nos"
-    " quiero quisiera necesito favor ahora ser es son sobre solo debe tiene sea".split()
+    " quiero quisiera necesito favor ahora ser es son sobre solo debe tiene tenga tengan sea haya have has".split()
 )
 """Words that need no explanation."""
 _GENERIC = frozenset(
@@ -40,11 +40,14 @@ _SETS = frozenset(
     "set change make move put turn raise lower increase reduce dim adjust update switch choose select pick use take"
     " show give let sort filter order display see only solo prefer include add mover cambiar poner subir bajar ajustar"
     " hacer dejar elegir seleccionar escoger usar mostrar ensenar ver ordenar filtrar preferir incluir anadir pasar"
-    " actualizar start pon ponme ponle ponlo haz hazme set".split()
+    " actualizar start receive recibir pon ponme ponle ponlo haz hazme set".split()
 )
 """Verbs that give something a value, and press nothing."""
-_GOES = frozenset("go open show see view visit switch take display ir abrir ver mostrar ensenar pasar ve vete".split())
-"""Verbs that lead somewhere."""
+_GOES = frozenset(
+    "go open show see view visit switch take display start run launch begin ir abrir ver mostrar ensenar pasar ve vete"
+    " iniciar empezar lanzar comenzar".split()
+)
+"""Verbs that lead somewhere, or begin something."""
 _DOING = [
     frozenset(line.split())
     for line in """
@@ -226,6 +229,11 @@ _PHRASES = [
         (r"^(?:haz(?:me)?|realiza|make) (?:la|una|a|the) (?:reserva|booking|reservation)\b", "book"),
         (r"^(?:haz(?:me)?|realiza|make) (?:la|una|a|the) (?:transferencia|transfer)\b", "transfer"),
         (r"^me llamo\b", "my name is"),
+        (r"\b(?:ending|that ends?|terminad[oa]|acabad[oa]|que (?:termina|acaba)) (?:in|with|en)\b", ""),
+        # What somebody tells of oneself is a value, and asks for nothing more.
+        (r"^(?:i|we)(?:['\u2019](?:m|re|ve|ll)| am| are| have| will)\b(?: be\b| have\b)?", "my"),
+        (r"^(?:i|we)\s+(?=\w)", "my "),
+        (r"^(?:tengo|tenemos|somos|estoy|estamos|llevo|llevamos)\b", "mi"),
     )
 ]
 """Verbs of several words."""
@@ -269,7 +277,12 @@ def _does(verb: str, name: str) -> bool:
     if _same(verb, name):
         return True
     one, other = (frozenset(n for n, line in enumerate(_DOING) if line & _forms(word)) for word in (verb, name))
-    return bool(one & other) or _is_cousin(verb, name) or (not one and _alike(verb, name))
+    return (
+        bool(one & other)
+        or bool(_forms(verb) & _forms(name))
+        or _is_cousin(verb, name)
+        or (not one and _alike(verb, name))
+    )
 
 
 def _thing_words(view: PageView) -> frozenset[str]:
@@ -405,6 +418,14 @@ def _press_named(view: PageView, text: str, written: Sequence[Control]) -> list[
         strange = [token for token in left if not unexplained and _only_alike(token, button, headings)]
         if not unexplained and not strange and (not button.row or _says_row(rest, button)):
             found.append([*amount, Act("press", button)])
+        elif unexplained and button.row and not strange and _says_row(rest, button) and not button.sends:
+            # "Book the attic from May 2 to May 4": what is asked for all rows stands outside of them.
+            known = [*name, *_row_words(button), *headings]
+            fields = [one for one in view.visible if not one.row and _is_given(one, view, "set")]
+            others = [token for token in left if not _says_row([token], button)]
+            acts = _Filling(text, others, fields, known, things=things, sure=True).read() if fields else None
+            if acts:
+                found.append([*amount, *acts, Act("press", button)])
         elif unexplained and button.toolbar and not button.row:
             found += [[Act("check", box), Act("press", button)] for box in _marks(view, button, left, headings)]
     exact = [acts for acts in found if _same(_split_verb(tokens)[0], (_content(acts[-1].control.name) or [""])[0])]
@@ -414,6 +435,8 @@ def _press_named(view: PageView, text: str, written: Sequence[Control]) -> list[
 
 def _is_blank(view: PageView, button: Control, written: Sequence[Control]) -> bool:
     """Whether a button would send fields in which nothing is written: then something was left unsaid."""
+    if not button.sends and any(one.sends and one.form == button.form >= 0 for one in view.visible):
+        return False  # another one sends them
     texts = [one for one in view.visible if one.role == "textbox" and not one.row and _is_beside(one, button)]
     return bool(texts) and not button.row and not any(one.value or one in written for one in texts)
 
@@ -422,7 +445,10 @@ def _is_beside(field: Control, other: Control) -> bool:
     """Whether two controls belong together: to one form, or without one to one region."""
     if field.frame != other.frame or field.form != other.form:
         return False
-    return field.form >= 0 or (field.places[:1] == other.places[:1] and field.opener == other.opener)
+    if field.form >= 0:
+        return True
+    near = not other.boxes or other.boxes[0] in field.boxes
+    return near and field.places[:1] == other.places[:1] and field.opener == other.opener
 
 
 def _after_verb(button: Control, tokens: Sequence[_Token], meant: Iterable[str] = ()) -> list[_Token] | None:
@@ -559,11 +585,13 @@ def _give(view: PageView, text: str, *, off: bool = False, choosing: bool = Fals
             fields = [
                 one for one in fields
                 if one.role == "menuitem" or (one.is_box and _is_any(verb, [*_content(one.name), *_group_words(one)]))
+                or (one.role in ("list", "combobox") and _is_cousin(verb, (_content(one.name) or [""])[0]))
             ]  # fmt: skip
         if not fields or (row and not _says_row(tokens, fields[0])):
             continue
         known = [*headings, *(_row_words(fields[0]) if row else ()), *(_DONE if _does(verb, "mark") else ())]
         acts = _Filling(text, tokens, fields, known, off=off, things=_thing_words(view) | _UP, sure=True).read()
+        acts = acts or (_give_row(fields, tokens, known, verb if plain else "", off) if row else None)
         if acts:
             found.append((row, acts))
     # Words that name a row are no value of a field elsewhere.
@@ -577,13 +605,41 @@ def _give(view: PageView, text: str, *, off: bool = False, choosing: bool = Fals
     return acts
 
 
+def _give_row(
+    fields: Sequence[Control], tokens: Sequence[_Token], explained: Sequence[str], verb: str, off: bool
+) -> list[Act] | None:
+    """What a row has only one of, and is not named: how many ("four green teas"), or whether it is in use."""
+    numbers = [one for one in fields if one.role == "spinbutton"]
+    boxes = [one for one in fields if (one.is_box or one.toggles) and {*_content(one.name)} <= _STATES]
+    said = [token for token in tokens if token.plain not in _FILLERS]
+    known = [*explained, *_content(" ".join(fields[0].columns))]
+    value = _number(said[0]) if said else None
+    if value is not None and len(numbers) == 1:
+        act, said = fit(numbers[0], value), [token for token in said[1:] if token.plain not in _COUNTED]
+    elif len(boxes) == 1 and (off or verb in _ON):
+        act = Act("clear" if off else "check", boxes[0])
+    else:
+        return None
+    strange = [one for one in said if not one.quoted and not any(_same(one.plain, word) for word in known)]
+    quoted = [one for one in said if one.quoted and fold(one.text) not in known]
+    return None if strange or quoted or not said or isinstance(act, Doubt) else [act]
+
+
+_COUNTED = frozenset("units unit pieces piece items times unidades unidad piezas pieza veces".split())
 _UP = frozenset(("up", "down"))
 _ARTICLES = frozenset("the a an my el la los las un una mi".split())
 _NOUNS = frozenset("text phone email mail message name date time price".split())
 """Verbs to some, and names of fields."""
 _STOP = re.compile(r"^(?:stop|unsubscribe|deja(?:d|r)? de)\b", re.IGNORECASE)
 _DONE = ("done", "complete", "completed", "finished", "hecho", "hecha", "completado", "completada", "terminada")
-_ON = frozenset("enable activate encender activar marcar check tick mark turn switch enciende activa marca".split())
+_ON = frozenset(
+    "enable activate allow permit encender activar permitir admitir marcar check tick mark turn switch enciende activa"
+    " permite admite marca".split()
+)
+_STATES = frozenset(
+    "enabled active activated on status state activo activa activado activada habilitado estado".split()
+)
+"""Names of boxes that tell whether the thing of their row is in use."""
 
 
 def _is_given(control: Control, view: PageView, verb: str) -> bool:
@@ -896,7 +952,8 @@ class _Filling:
             field, name = fitting[0]
             taken |= {token.start for token in claim}
             if field.role == "list":
-                act = Act("choose", field, (name,))
+                before = self._acts.pop((field.frame, field.index), None) if field.multiple else None
+                act = Act("choose", field, (*(before.values if before else ()), name))
             elif field.role in ("option", "tab", "menuitem"):
                 act = Act("press", field)
             else:
@@ -918,7 +975,7 @@ class _Filling:
 
     def _find_words(self, name: str, field: Control) -> list[_Token]:
         """The tokens that say all words of a name in any order, in words of the same meaning, in either language."""
-        words, found = [word for word in _content(name) if not (field.is_box and word in _INCLUDED)], []
+        words, found = [word for word in _content(name) if not (field.is_box and word in _INCLUDED | _NAMELESS)], []
         for word in words:
             said = [token for token in self._tokens if not token.quoted and token.plain not in _FILLERS]
             token = next((one for one in said if one not in found and _alike(one.plain, word)), None)
@@ -1003,7 +1060,7 @@ _ANNOUNCED = [
     for before, _, names in (
         line.partition(":")
         for line in """
-from de desde: from desde origin origen salida
+from de desde: from desde origin origen salida company organisation organization empresa
 to a hasta hacia: to hasta destination destino recipient beneficiary destinatario beneficiario
 in en: city ciudad location ubicacion place lugar
 called named titled entitled llamado llamada titulado titulada: name title nombre titulo
