@@ -199,10 +199,22 @@ ROUTE = capability("get_route", "Get a route", "origin destination", reads=True,
 REPLICAS = capability("scale_deployment", "Scale a deployment", "name replicas", name="Name of the deployment",
                       replicas=whole("Number of replicas"))  # fmt: skip
 
+BOX = capability(
+    "run_box", "Run an image in a new box", "image", image="Image, e.g. nginx:latest", name="Name of the box"
+)
+CHORES = capability("get_chores", "Get a list of chores", "", reads=True, project="Project name",
+                    due={"type": "string", "description": "When they are due", "enum": ["today", "late"]})  # fmt: skip
+FORECAST = capability("forecast", "Weather of a city", "city", reads=True, city="Name of the city")
+
 
 @pytest.mark.parametrize(
     ("what", "sentence", "wanted"),
     [
+        (BOX, "run a box called db-test", None),  # of which image?
+        (CHORES, "show the chores of the project Garden for today", {"project": "Garden", "due": "today"}),
+        (CHORES, "enséñame las tareas de hoy del proyecto Jardín", None),  # "de hoy" says something here
+        (FORECAST, "show me the weather of Paris today", {"city": "Paris"}),
+        (NEWS, "look for articles matching zig compilers", {"q": "zig compilers"}),
         (INBOX, 'post "hello" to #sales', {"channel": "sales", "text": "hello"}),
         (TICKET, "close ticket 45", {"ticket_id": 45, "status": "closed"}),
         (TICKET, "cierra el ticket 45", {"ticket_id": 45, "status": "closed"}),

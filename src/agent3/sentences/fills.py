@@ -173,7 +173,7 @@ def _fills_of(scene: Scene, index: int, number: int, slot: Slot) -> Iterator[Fil
             yield from _values(scene, index, begin, number, slot, "role" if own else "weak")
     if slot.kind in ("path", *_WORDED) and not slot.many:
         length = scene.called_length(index)
-        if length and (slot.role == "title" or (slot.required and slot.kind != "id")):
+        if length and (slot.role == "title" or (slot.required and slot.kind != "id" and not _has_title(scene))):
             yield from _values(scene, index, index + length, number, slot, "called")
     if slot.required and slot.kind in ("name", "id") and slot.words[-1:] == ("name",) and _follows_type(scene, index):
         yield from _values(scene, index, index, number, slot, "noun")
@@ -182,6 +182,11 @@ def _fills_of(scene: Scene, index: int, number: int, slot: Slot) -> Iterator[Fil
     shown = slot.kind in ("id", "name") and slot.forms and form_of_code(tokens[index].value) in slot.forms
     if slot.required or slot.kind not in _WORDED or shown or (slot.kind == "text" and tokens[index].shape == "quote"):
         yield from _values(scene, index, index, number, slot, "")
+
+
+def _has_title(scene: Scene) -> bool:
+    """Whether there is a parameter for what something is called: then "called" announces no other."""
+    return any(slot.role == "title" for slot in scene.slots)
 
 
 _NAMES = ("name", "id", "place")

@@ -9,7 +9,7 @@ from dataclasses import dataclass
 
 from agent3.sentences.announcements import DETERMINERS, TAIL, TELLING, WRITING_DOWN, Scene, row_at, row_length, rows
 from agent3.sentences.lexicon import BROAD, EMPTY, is_action, is_cognate, is_common, same_stem
-from agent3.sentences.slots import EXCLUDING
+from agent3.sentences.slots import EXCLUDING, Form
 
 __all__ = ["FILLER", "NEW", "Pass", "pass_over"]
 
@@ -144,8 +144,9 @@ _ANYTHING = rows(
 )
 """Where something is read: as much as there is, or that a bound follows."""
 _JOINING = frozenset("but pero".split())
-_LOOSE = frozenset("short brief quick recent recently breve corto corta rapido reciente recientes today hoy".split())
+_LOOSE = frozenset("short brief quick recent recently breve corto corta rapido reciente recientes".split())
 """How somebody wants to be shown something: they say no more than that."""
+_TODAY = frozenset("today hoy".split())
 _BOUNDS = rows("at most|only the first|only the last|no more than|como maximo|como mucho|maximo|solo los primeros")
 _RECENT = rows("most recent|mas reciente|mas recientes|mas nuevo|mas nuevos|mas nueva|mas nuevas")
 """What comes first anyway, where there is nothing to choose an order by."""
@@ -156,6 +157,14 @@ def _names_capability(scene: Scene, index: int) -> bool:
     """Whether what the capability is about comes next: "as a contact"."""
     at = scene.past_articles[min(index, len(scene.tokens))]
     return at < len(scene.tokens) and bool((scene.tokens[at].means - BROAD) & scene.form.named)
+
+
+def _takes_days(form: Form) -> bool:
+    """Whether some parameter could mean a day, so that "today" says something."""
+    return any(
+        slot.kind in ("date", "datetime", "when") or any(_TODAY & {*row} for _, rows in slot.options for row in rows)
+        for slot in form.slots
+    )
 
 
 def _is_sought(scene: Scene, index: int) -> bool:
@@ -255,7 +264,7 @@ def pass_over(scene: Scene, index: int) -> Pass | None:
         return Pass(here, 0.1, "capability") if means & form.told else None
     if token.plain in _COSTLY or (token.plain == "como" and _names_capability(scene, here)):
         return Pass(here, 0.15, "courtesy")
-    if form.reading and token.plain in _LOOSE:
+    if form.reading and (token.plain in _LOOSE or (token.plain in _TODAY and not _takes_days(form))):
         return Pass(here, 0.2, "courtesy")
     if token.plain in FILLER:
         return Pass(here, 0.0, "courtesy")

@@ -444,7 +444,7 @@ def _is_object(scene: Scene, begin: int, slot: Slot) -> bool:
 
 
 _SAYS = frozenset("diga digan dice dicen says say saying".split())
-_ABOUT = frozenset("about sobre acerca regarding".split())
+_ABOUT = frozenset("about sobre acerca regarding matching containing mentioning contengan mencionen coincidan".split())
 _PARTICIPLE = re.compile(r"\w{3,}(?:ed|ad[oa]s?|id[oa]s?|ing|ando|iendo)")
 
 
