@@ -735,6 +735,9 @@ def test_a_name_that_the_running_gateway_has_itself_is_not_added(at: Command) ->
     taken = at("add", json.dumps(shop), "--name", "echo")
     assert "The running gateway has an agent 'echo' of its own. Give another --name." in taken.err
     assert taken.code == 2
+    kept = at("remove", "echo")
+    assert (kept.code, "agent3 stop echo" in kept.err) == (4, True)
+    assert "AGENT.CAPABILITY" in at("route", "x", "--also", "y").err
     assert at("add", json.dumps(shop), "--name", "free-name").code == 0
     assert at("add", json.dumps(shop), "--name", "free-name").code == 0, "again brings it up to date"
     assert at("remove", "free-name").code == 0

@@ -22,7 +22,7 @@ from agent3.cli.options import load_database_settings
 from agent3.cli.output import ask, confirm, make_console, print_error
 from agent3.client.announcement import find_running
 from agent3.directory.stand_ins import Definition
-from agent3.errors import Agent3Error, Conflict, SetupError
+from agent3.errors import Agent3Error, AgentNotFound, Conflict, SetupError
 from agent3.gateway.agent_book import describe_added
 from agent3.gateway.pins import Approvals
 from agent3.gateway.registration import Added
@@ -344,7 +344,15 @@ def remove(agent: str, *, options: DatabaseOptions = DatabaseOptions()) -> None:
 
     async def work() -> None:
         async with build(settings, take_over=False) as server:
-            await server.registration.remove(agent)
+            try:
+                await server.registration.remove(agent)
+            except AgentNotFound as error:
+                if await _is_shown(find_running(settings, own=True), agent):
+                    error.message = (
+                        f"{agent} was not added: the running gateway has it in its own code. To let it take no calls: "
+                        f"agent3 stop {quote(agent)}"
+                    )
+                raise
 
     asyncio.run(work())
     if options.json:

@@ -18,7 +18,7 @@ from agent3.security.access import may_operate, require_operator
 
 __all__ = ["ROUTE_SCHEMA", "RouteBook", "parse_map"]
 
-_NAME = {"type": "string", "minLength": 3, "maxLength": 300}
+_NAME = {"type": "string", "maxLength": 300}
 ROUTE_SCHEMA: dict[str, Any] = {
     "type": "object",
     "properties": {
