@@ -345,6 +345,7 @@ def test_each_kind_of_thing_is_used_as_a_person_would(run: Any, html: str, sente
         (STATES, "click Go on"),
         (NAMES, "do not disturb"),
         (NAMES, "please, do not disturb and do not pack and send"),
+        (NAMES, "set the city of Emma to Rome"),
         (NAMES, "three green teas"),
         (NAMES, "three teas"),
         (NAMES, "disable the rule north-11"),

@@ -344,7 +344,11 @@ def _assign(clause: Clause, part: str, fields: Sequence[Control]) -> Act | Doubt
     if any(target.name and _find_fields(fields, target) for target in read_targets(clause, part)):
         return Doubt("words", _plain(clause, part))  # a field, and nothing to write into it
     doubt = Doubt("words", _plain(clause, part))
-    side_by_side = [(text, name) for text, name in side_by_side if not {*_words(name)} <= _SMALL]
+    # "The title of Emma to Blue" speaks of Emma, who is not here: it is no text for the title.
+    side_by_side = [
+        (text, name) for text, name in side_by_side
+        if not {*_words(name)} <= _SMALL and fold(text.split()[0]) not in _LEADING
+    ]  # fmt: skip
     for way in (cuts, side_by_side):  # "city to Rome" first: "the name Ann" has no word between the two
         one = _assign_cut(clause, way, fields, close=way is side_by_side)
         if isinstance(one, Act) or one.why != "words":
@@ -409,6 +413,8 @@ def fit(field: Control, value: str) -> Act | Doubt:
 
 
 _FEWEST_OPTIONS = 2
+_LEADING = frozenset("of to from for in on at as with by de del a al para en como con por".split())
+"""Words with which no text begins that stands right after the name of its field."""
 _DESCRIBED = re.compile(
     r"(?:[Tt]he|[Tt]his|[Tt]hat|[Tt]hese|[Tt]hose|[Ii]ts|[Tt]heir|[Ee]l|[Ll]as?|[Ll]os|[Ee]st[ae]|[Ss]us?)\s+[^\WA-Z\d_]"
     r"|(?:it|this|that|them|something|anything|whatever|lo|eso|esto|algo)$"
