@@ -6,6 +6,7 @@ options it takes a minute; ``--seconds`` and ``--connections`` choose otherwise.
 
     gateway   ``wrong`` are answers that were not the caller's own; ``lost_rows`` are calls without a row in the ledger.
               Both must be 0. ``grown_mb`` is resident memory at the end less that after a sixth of the calls' time.
+              ``shed`` are requests that it refused before it began, having too much to do; they are sent again.
     bare      the bare call path, by the same callers in the same run: aiohttp hands the call to the same server
 
 ``above_bare_ms`` is CPU per call of the gateway's process less that of the bare one; ``aim`` is 0.5 ms.
@@ -24,6 +25,7 @@ from array import array
 from collections import Counter
 from collections.abc import Iterator
 from dataclasses import dataclass, field
+from http import HTTPStatus
 from pathlib import Path
 from typing import Any
 
@@ -48,6 +50,8 @@ from bench.load import HOST, percentile, read_answer
 __all__ = ["AIM_MS", "MIX", "Crowd", "House", "house", "run"]
 
 AIM_MS = 0.5
+SHED_SECONDS = 1.0
+"""After so long a request that was refused for want of time is sent again, as its Retry-After says."""
 CALLERS, SECONDS = 200, 60.0
 BARE_SHARE = 6
 """The bare call path gets this part of the time."""
@@ -70,6 +74,8 @@ class Crowd:
     kinds: Counter[str] = field(default_factory=Counter)
     wrong: list[str] = field(default_factory=list)
     broken: int = 0
+    shed: int = 0
+    """Requests that were refused for want of time, with 503, and sent again."""
     latencies: array[float] = field(default_factory=lambda: array("d"))
 
     @property
@@ -90,12 +96,20 @@ class Crowd:
 
         async def post(path: str, body: Any) -> Any:
             raw = json.dumps(body).encode()
+            while (answer := await send(path, raw)) is None:
+                self.shed += 1
+                await asyncio.sleep(SHED_SECONDS)
+            self.turns += 1
+            return answer
+
+        async def send(path: str, raw: bytes) -> Any:
+            """An answer, or None where the gateway has too much to do and did not begin: such a request has no row."""
             head = f"POST {path} HTTP/1.1\r\nHost: {HOST}:{port}\r\nAuthorization: Bearer {ours.KEY}\r\n"
             writer.write(f"{head}Content-Type: application/json\r\nContent-Length: {len(raw)}\r\n\r\n".encode() + raw)
             async with asyncio.timeout(ANSWER_SECONDS):
-                _, answer = await read_answer(reader)
-            self.turns += 1
-            return json.loads(answer)
+                status, raw = await read_answer(reader)
+            answer = json.loads(raw)
+            return None if status == HTTPStatus.SERVICE_UNAVAILABLE and "success" not in answer else answer
 
         try:
             for count in range(each):
@@ -258,6 +272,7 @@ def run(options: Options) -> Result:
         "calls": crowd.calls,
         "wrong": len(crowd.wrong),
         "lost_rows": lost,
+        "shed": crowd.shed,
         "grown_mb": None if early is None or late is None else late - early,
         "resident_mb": late,
         "above_bare_ms": above,
