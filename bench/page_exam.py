@@ -22,6 +22,7 @@ from bench.miniwob import serve
 __all__ = ["Verdict", "examine", "judge", "measure"]
 
 Verdict = Literal["right", "asked", "wrong", "false done"]
+_BEST_FIRST: tuple[Verdict, ...] = ("right", "asked", "false done", "wrong")
 _STATE = "() => JSON.parse(JSON.stringify(window.__state))"
 _LATE_SECONDS = 1.0
 _CASE_SECONDS = 60.0
@@ -119,22 +120,25 @@ def judge(
     claimed: bool,
 ) -> Verdict:
     """What a case is worth. The rules are in docs/reference/benchmarks.md."""
+    if alternatives := expect.get("any"):
+        shared = {key: value for key, value in expect.items() if key != "any"}
+        found = {judge({**shared, **one}, before, after, claimed) for one in alternatives}
+        return next(one for one in _BEST_FIRST if one in found)
     ignored = expect.get("ignore", ())
     start, end = _drop(before, ignored), _drop(after, ignored)
     for key, harmless in expect.get("may", {}).items():
         if end.get(key) in harmless:
             end[key] = start.get(key)
     untouched, on_the_way = _equal(start, end), False
-    for wanted in expect.get("any", [expect]):
-        if wanted.get("nothing"):
-            if untouched and not claimed:
-                return "right"
-            continue
-        goal = _overlay(start, _drop(wanted["state"], ignored))
-        reached = _equal(end, goal) if wanted.get("unchanged", True) else _covers(end, wanted["state"])
+    if expect.get("nothing"):
+        if untouched and not claimed:
+            return "right"
+    else:
+        goal = _overlay(start, _drop(expect["state"], ignored))
+        reached = _equal(end, goal) if expect.get("unchanged", True) else _covers(end, expect["state"])
         if reached and (claimed or not untouched):
             return "right"
-        on_the_way = on_the_way or _leads(start, end, goal)
+        on_the_way = _leads(start, end, goal)
     if untouched:
         return "false done" if claimed else "asked"
     return "false done" if claimed and on_the_way else "wrong"
