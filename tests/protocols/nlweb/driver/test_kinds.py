@@ -59,6 +59,9 @@ field.onblur = () => { cell.textContent = field.value; note(field.value) }; fiel
 field.onkeydown = event => event.key === 'Enter' && field.blur() }</script>
 <ul><li>Monday 1 March, 10:00 <button onclick="note('mon')">Leave</button></li>
 <li>Tuesday 2 March, 10:00 <button onclick="note('tue')">Leave</button></li></ul>"""
+HIDING = """<form><label>Kids <input type=number name=children onchange="note('kids ' + value)"></label>
+<input type=hidden name=id><input type=hidden name=method><input type=hidden name=action><input type=hidden name=title>
+<button name=submit>Search</button></form>"""
 NAMES = """<div class=m><b>Red tea</b> <input type=number aria-label=Amount value=0 onchange="note('red ' + value)">
 <button onclick="note('saved red')">Keep</button></div><div class=m><b>Mint tea</b> <input type=number
  aria-label=Amount value=0 onchange="note('mint ' + value)"><button onclick="note('saved mint')">Keep</button></div>
@@ -319,6 +322,8 @@ def patience(monkeypatch: pytest.MonkeyPatch) -> None:
         (LUNCH, 'escribe "sin sal" en las notas (Notes for the cook) y pulsa Add to basket', "sin sal"),
         (VISIT, "reserva una visita (visit) con Blanco", "Blanco,"),
         (POST, 'post "Hello"', "Hello"),
+        # Fields of a form hide what the form itself has under their names.
+        (HIDING, "set Kids to 2", "kids 2"),
     ],
 )
 def test_each_kind_of_thing_is_used_as_a_person_would(run: Any, html: str, sentence: str, title: str) -> None:

@@ -87,13 +87,14 @@ _LOOK = (
   const forms = [...document.forms].filter(shown).slice(0, 20).map(form => {
     const fields = [...form.elements].filter(one => /^(input|select|textarea)$/.test(one.localName)
       && !silent.includes(one.type) && !one.disabled && shown(one)).slice(0, 60);
+    const method = (form.getAttribute('method') || 'get').toLowerCase(); // form.method can be a field
     const button = [...form.elements].find(one => (one.type === 'submit' || one.type === 'image') && shown(one));
     return {
-      name: saying(form.getAttribute('name')) || saying(form.id), heading: headingOf(form),
+      name: saying(form.getAttribute('name')) || saying(form.getAttribute('id')), heading: headingOf(form),
       action: form.getAttribute('action') ?? '',
       here: new URL(form.getAttribute('action') || '', location.href).pathname === location.pathname,
-      method: form.method, search: form.matches('[role=search]') || fields.some(one => one.type === 'search')
-        || (form.method === 'get' && /^(search|find|buscar)$/i.test(words(button?.innerText || button?.value))),
+      method, search: form.matches('[role=search]') || fields.some(one => one.type === 'search')
+        || (method === 'get' && /^(search|find|buscar)$/i.test(words(button?.innerText || button?.value))),
       tool: form.getAttribute('toolname') ?? '', button: button ? words(button.innerText || button.value) : '',
       submit: button ? selectorOf(button) : '', selector: selectorOf(form), fields: fields.map(fieldOf),
     };
@@ -112,7 +113,7 @@ _LOOK = (
   // Lists: at least three elements with the same tag, classes and kind of parent, that are in no other such list.
   const groups = new Map();
   for (const one of document.querySelectorAll('main *, body *')) {
-    if (!one.classList.length || !one.children.length) continue;
+    if (!one.classList.length || !one.firstElementChild) continue;
     if (one.closest('table,form,nav,header,footer,select,svg')) continue;
     const mark = one.localName + '.' + [...one.classList].slice(0, 2).map(each => CSS.escape(each)).join('.');
     const key = mark + '|' + (one.parentElement ? one.parentElement.localName + one.parentElement.className : '');
@@ -131,7 +132,7 @@ _LOOK = (
       const fields = {};
       for (const one of first.querySelectorAll('*')) {
         const link = one.localName === 'a' && one.getAttribute('href');
-        const leaf = !one.children.length && words(one.textContent);
+        const leaf = !one.firstElementChild && words(one.textContent);
         if (!leaf && !link && one.localName !== 'img') continue;
         if (struck(one) || one.closest('button,[role=button],select,svg')) continue;
         const kind = link ? 'link' : one.localName === 'img' ? 'image' : 'text';

@@ -67,7 +67,8 @@ _CONTROLS = (
     name: words(/^(a|button|summary)$/.test(one.localName) || one.getAttribute('role') ? one.getAttribute('aria-label')
       || one.innerText || one.title : /^(submit|button|image|reset)$/.test(one.type) ? one.value || one.alt
       : labelOf(one)),
-    posts: one.form?.method === 'post' && /^(submit|image)$/.test(one.type), checked: Boolean(one.checked),
+    posts: /^post$/i.test(one.form?.getAttribute('method')) && /^(submit|image)$/.test(one.type),
+    checked: Boolean(one.checked),
     value: one.type === 'password' ? '' : String(one.value ?? '').slice(0, 60),
     options: [...one.options ?? []].slice(0, 40).map(each => words(each.text)).filter(Boolean),
   }));

@@ -50,7 +50,7 @@ const selectorOf = element => {
   if (found) return found;
   const parent = element.parentElement;
   if (!parent || parent === document.documentElement) return tag;
-  const same = [...parent.children].filter(one => one.localName === tag);
+  const same = [...parent.querySelectorAll(':scope > *')].filter(one => one.localName === tag);
   const step = same.length > 1 ? `${tag}:nth-of-type(${same.indexOf(element) + 1})` : tag;
   return `${selectorOf(parent)} > ${step}`;
 };

@@ -748,7 +748,7 @@ _SAID = r"""
     .toLowerCase();
   const has = (node, text) => plain(node.innerText).includes(text);
   const holders = (node, text) => {
-    const found = [...node.children].filter(one => has(one, text) && one.checkVisibility?.());
+    const found = [...node.querySelectorAll(":scope > *")].filter(one => has(one, text) && one.checkVisibility?.());
     return found.length ? found.flatMap(one => holders(one, text)) : [node];
   };
   const old = node => known.some(line => plain(line).includes(plain(node.innerText)));
@@ -763,7 +763,8 @@ _SAID = r"""
   const names = "a[href],[role=link],option,[role=option],[role=menuitem],[role=tab],nav";
   const headings = "h1,h2,h3,h4,h5,h6,[role=heading]";
   const headed = node => Boolean(node.querySelector(`:scope > :is(${headings})`));
-  const alike = node => [...(node.parentElement?.children ?? [])].filter(one => one !== node && node.className
+  const alike = node => [...(node.parentElement?.querySelectorAll(":scope > *") ?? [])].filter(one => one !== node
+    && node.className
     && one.className === node.className);
   const called = node => words(node).some(word => ["card", "tile", "item"].includes(word));
   const isCard = node => /^(DIV|SECTION)$/.test(node.tagName) && alike(node).length > 0

@@ -108,7 +108,8 @@ most => {
   const headed = node => node.tagName === "DIV" && node.querySelector(":scope > :is(h2,h3,h4,h5,h6)");
   // Boxes side by side, each with a heading and something to press, are a list, whatever they are made of.
   const isCard = node => Boolean(headed(node) && node.querySelector("button,a,input,select,[role=button]")
-    && [...node.parentElement.children].some(one => one !== node && one.className === node.className && headed(one)));
+    && [...node.parentElement.querySelectorAll(":scope > *")].some(one => one !== node
+      && one.className === node.className && headed(one)));
   // So are boxes that have a button or a field of the same name each, and texts of their own.
   const captions = new Map();
   const captionsOf = node => {
@@ -118,8 +119,9 @@ most => {
   };
   const isEntry = node => node.tagName === "DIV" && node.className && !node.matches("[role]")
     && captionsOf(node).length > 0
-    && [...(node.parentElement?.children ?? [])].some(one => one !== node && one.className === node.className
-      && one.tagName === "DIV" && captionsOf(one).some(name => captionsOf(node).includes(name))
+    && [...(node.parentElement?.querySelectorAll(":scope > *") ?? [])].some(one => one !== node
+      && one.className === node.className && one.tagName === "DIV"
+      && captionsOf(one).some(name => captionsOf(node).includes(name))
       && squeeze(one.textContent) !== squeeze(node.textContent));
   const popups = "[role=menu],[role=menubar],[role=listbox],[role=tablist],[role=tree]";
   const isRow = node => (node.matches(rows) && !node.closest(popups)) || isCard(node) || isEntry(node);
@@ -247,7 +249,8 @@ most => {
     if (nodes.length >= most) return;
     const role = roleOf(node);
     if (role) add(node, role);
-    for (const child of node.children) walk(child);
+    // Not "children": in a form with a field of that name it is the field.
+    for (const child of node.querySelectorAll(":scope > *")) walk(child);
     for (const child of node.shadowRoot?.children ?? []) walk(child);
   };
   if (document.body) walk(document.body);

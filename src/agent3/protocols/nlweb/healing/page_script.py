@@ -210,8 +210,9 @@ SELECTORS: Final = f"""([list, index]) => {{ {_LIBRARY}
   }};
   const steps = [];
   for (let node = one; node instanceof Element; node = node.parentElement) {{
-    if (node !== one && node.id && !made(node.id)) {{ steps.unshift(`#${{CSS.escape(node.id)}}`); break; }}
-    const around = [...(node.parentElement ?? node.getRootNode()).children];
+    const id = node.getAttribute('id'); // "id" itself can be a field of the form
+    if (node !== one && id && !made(id)) {{ steps.unshift(`#${{CSS.escape(id)}}`); break; }}
+    const around = [...(node.parentElement?.querySelectorAll(':scope > *') ?? node.getRootNode().children)];
     const twins = around.filter(each => each.tagName === node.tagName);
     const nth = twins.length > 1 ? `:nth-of-type(${{twins.indexOf(node) + 1}})` : '';
     steps.unshift(node.tagName.toLowerCase() + nth);

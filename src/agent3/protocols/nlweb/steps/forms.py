@@ -52,7 +52,8 @@ _STATE = """element => {
   const form = element.closest('form') ?? element.querySelector('form');
   if (!form) return null;
   const entries = [...new FormData(form).entries()].map(([name, value]) => [name, value.name ?? value]);
-  return {strict: !form.noValidate, entries, action: form.action, method: form.method};
+  return {strict: !form.noValidate, entries, action: new URL(form.getAttribute('action') || '', document.baseURI).href,
+    method: (form.getAttribute('method') || 'get').toLowerCase()};
 }"""
 _FORM = "element => element.closest('form') ?? element.querySelector('form') ?? element"
 _BUTTON = """element => {

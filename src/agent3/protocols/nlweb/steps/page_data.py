@@ -47,7 +47,7 @@ _LOOK = """({most, longest}) => {
   // Microdata: the properties of an item, without those of the items in it, which are values of their own.
   const item = (root, depth) => {
     const out = {'@type': root.getAttribute('itemtype') ?? ''};
-    const walk = node => { for (const child of node.children) {
+    const walk = node => { for (const child of node.querySelectorAll(':scope > *')) {
       const name = child.getAttribute('itemprop');
       const nested = child.hasAttribute('itemscope') && depth < 4;
       if (name && !(name in out)) out[name] = nested ? item(child, depth + 1) : worth(child);
@@ -85,11 +85,12 @@ _LOOK = """({most, longest}) => {
     }))));
   }
   for (const parent of [...document.querySelectorAll('body, body *')].slice(0, 5000)) {
-    if (parent.children.length < 2 || parent.closest('nav, header, footer, table, select')) continue;
+    if (parent.childElementCount < 2 || parent.closest('nav, header, footer, table, select')) continue;
     const kinds = new Map();
-    for (const child of parent.children) kinds.set(key(child), [...(kinds.get(key(child)) ?? []), child]);
+    for (const child of parent.querySelectorAll(':scope > *'))
+      kinds.set(key(child), [...(kinds.get(key(child)) ?? []), child]);
     for (const members of kinds.values()) {
-      if (members.length < 2 || !members[0].children.length) continue;
+      if (members.length < 2 || !members[0].firstElementChild) continue;
       if (groups.length < 300) groups.push(within(members.filter(seen).slice(0, most)));
     }
   }
