@@ -482,7 +482,7 @@ async def _write_history(path: Path) -> None:
         database.commit()
         await segment.record_head(closes=True)
         _write_jobs(database, now)
-        # As if all had been counted in the background.
+        # As if all hours had been counted in the background; days are added up by the gateway.
         columns = ", ".join((*_KEYS, *_SUMS))
         hours = Statistics(opened, REAL)._between
         database.execute(f"INSERT INTO call_stats ({columns}) {hours}", (0.0, now))

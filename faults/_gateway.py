@@ -88,10 +88,10 @@ def _tail(folder: Path) -> str:
     return (folder / "serve.log").read_text()[-500:]
 
 
-def asking() -> aiohttp.ClientSession:
+def asking(seconds: float = SECONDS) -> aiohttp.ClientSession:
     """A client with as many connections as it wants."""
     return aiohttp.ClientSession(
-        connector=aiohttp.TCPConnector(limit=0), timeout=aiohttp.ClientTimeout(total=SECONDS), trust_env=False
+        connector=aiohttp.TCPConnector(limit=0), timeout=aiohttp.ClientTimeout(total=seconds), trust_env=False
     )
 
 

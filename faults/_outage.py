@@ -110,10 +110,13 @@ class _Scene:
     async def keep_reading(self) -> None:
         """Search all the time."""
         while not self.stop.is_set():
-            async with self.session.post(f"{self.url}/v1/search", json={"query": "order something"}) as answer:
-                found = await answer.json()
-                good = answer.status == 200 and bool(found.get("agents"))
-                self.reads["ok" if good else str(found)[:200]] += 1
+            try:
+                async with self.session.post(f"{self.url}/v1/search", json={"query": "order something"}) as answer:
+                    found = await answer.json()
+                    said = "ok" if answer.status == 200 and found.get("agents") else str(found)[:200]
+            except (aiohttp.ClientError, OSError, ValueError) as error:
+                said = f"{type(error).__name__}: {error}"[:200]
+            self.reads[said] += 1
             await asyncio.sleep(0.1)
 
     async def ends(self) -> dict[str, dict[str, Any]]:
@@ -121,9 +124,20 @@ class _Scene:
         found = {}
         for told in self.told:
             if told.how == "detached" and told.job:
-                async with self.session.get(f"{self.url}/v1/calls/{told.job}?wait={int(PATIENCE)}") as answer:
-                    found[told.name] = await answer.json()
+                found[told.name] = await self._end(told.job)
         return found
+
+    async def _end(self, job: str) -> dict[str, Any]:
+        """How a job ended, asked again where the answer is cut off; it is working still where none came in time."""
+        until = asyncio.get_running_loop().time() + PATIENCE
+        while asyncio.get_running_loop().time() < until:
+            try:
+                async with self.session.get(f"{self.url}/v1/calls/{job}?wait={int(PATIENCE)}") as answer:
+                    end: dict[str, Any] = await answer.json()
+                    return end
+            except (aiohttp.ClientError, OSError, ValueError):
+                await asyncio.sleep(0.25)
+        return {"status": "working"}
 
 
 def _is_open(told: Told) -> bool:

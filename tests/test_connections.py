@@ -234,3 +234,9 @@ def test_who_asks_for_little_gets_it_while_another_asks_for_everything() -> None
     assert done["modest"] >= 0.95 * 80 * 200
     assert done["greedy"] == pytest.approx(done["other"], rel=0.2)
     assert done.total() >= 0.9 * 400 * 200
+
+
+def test_who_asks_for_little_gets_it_on_a_machine_that_does_next_to_nothing() -> None:
+    done, _ = simulate(4, {"greedy": 1_000, "modest": 3}, 400)
+    assert done["modest"] >= 0.95 * 3 * 200
+    assert done["greedy"] <= 2 * 200

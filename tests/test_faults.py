@@ -213,18 +213,41 @@ def test_the_judge_of_dying_workers_can_say_no() -> None:
             "told": {"a": "done", "j": "done"},
             "jobs": {"j": "job-1"},
             "kinds": {"a": "unrepeated", "j": "repeated"},
+            "killed": {1: (10.0, 11.0)},
         }
         return workers_die._Seen(**{**good, **more})
 
     diary = ["1 begin a", "1 end a", "1 begin j", "2 begin j", "2 end j"]
-    assert workers_die.judge(seen(), diary, 1)["ok"]
-    assert workers_die.judge(seen(), diary[1:4], 1)["told_done_but_not_done"] == 1
-    assert workers_die.judge(seen(), [*diary, "2 begin a"], 1)["done_twice"] == 1
-    assert not workers_die.judge(seen(told={"a": "done", "j": "working"}), diary, 1)["ok"]
-    assert not workers_die.judge(seen(told={"a": "done", "j": "failed interrupted"}), diary, 1)["ok"]
-    assert not workers_die.judge(seen(refused=Counter({"503": 1})), diary, 1)["ok"]
-    assert not workers_die.judge(seen(broken=["x"] * 13), diary, 1)["ok"]
-    assert not workers_die.judge(seen(), diary, 0)["ok"]
+    assert workers_die.judge(seen(), diary)["ok"]
+    assert workers_die.judge(seen(), diary[1:4])["told_done_but_not_done"] == 1
+    assert workers_die.judge(seen(), [*diary, "2 begin a"])["done_twice"] == 1
+    assert not workers_die.judge(seen(told={"a": "done", "j": "working"}), diary)["ok"]
+    assert not workers_die.judge(seen(told={"a": "done", "j": "failed interrupted"}), diary)["ok"]
+    assert not workers_die.judge(seen(refused=Counter({"503": 1})), diary)["ok"]
+    assert not workers_die.judge(seen(unanswered=["x"]), diary)["ok"]
+    assert not workers_die.judge(seen(killed={}), diary)["ok"]
+
+
+@pytest.mark.parametrize(
+    ("broken", "begun", "is_ok"),
+    [
+        ((9.0, 10.5, False), "1 begin x", True),  # on the one that was killed
+        ((9.0, 10.5, False), "", True),  # it may have been on its way there
+        ((9.0, 10.5, False), "2 begin x", False),  # on the other
+        ((9.0, 10.5, True), "2 begin x", True),  # a job, which the other took over
+        ((7.0, 9.0, False), "1 begin x", False),  # before the kill
+        ((12.0, 13.0, False), "", False),  # sent when the worker was gone
+    ],
+)
+def test_only_what_was_in_flight_on_a_killed_worker_may_break(
+    broken: tuple[float, float, bool], begun: str, is_ok: bool
+) -> None:
+    seen = workers_die._Seen(
+        told={"a": "done", "j": "done"}, jobs={"j": "job"}, kinds={"j": "repeated"}, killed={1: (10.0, 11.0)}
+    )
+    seen.broken["x"] = broken
+    diary = ["2 end a", "2 end j", *([begun] if begun else [])]
+    assert workers_die.judge(seen, diary)["broken_beyond_those_in_flight"] == (not is_ok)
 
 
 def test_the_judges_of_crowds_and_slowness_can_say_no() -> None:

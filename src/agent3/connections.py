@@ -54,6 +54,8 @@ _CALM = 40
 _REST = 1.0
 """Seconds for which a connection waits whose request was one too many, as its refusal says."""
 _MOST_CALLERS = 1_000
+_SURE = 8
+"""Requests of an interval that those who ask for little may share, however late the loop is."""
 _FEW = 256
 """Requests that may always run at once: those of a few hundred callers, of whom each waits for its answer."""
 _TOO_LARGE = (
@@ -119,13 +121,16 @@ class Overload:
 
     ``tick`` is told at short intervals how late the loop was. While it is late, fewer requests are admitted each time,
     else a few more, until nobody is refused any longer. Whoever asks for less than the others gets all of it; the
-    others get equal shares (max-min fairness, by what each asked for in the interval before).
+    others get equal shares (max-min fairness, by what each asked for in the interval before). On a machine that is busy
+    elsewhere there may be less than one request to share out: the few of a modest caller are admitted even then.
     """
 
     def __init__(self) -> None:
         self.is_on = False
         self._quota = 0.0
         self._share = 0.0
+        self._sure = 0
+        self._greedy: frozenset[str] = frozenset()
         self._asked: Counter[str] = Counter()
         self._calm = 0
 
@@ -142,6 +147,8 @@ class Overload:
             self.is_on = self._calm < _CALM
         if self.is_on:
             self._share = _fill(sorted(self._asked.values()), self._quota)
+            self._sure = _SURE // max(1, len(self._asked))
+            self._greedy = frozenset(who for who, many in self._asked.items() if many > self._sure)
             self._asked = Counter()
 
     def enter(self, who: str, running: int) -> bool:
@@ -152,7 +159,8 @@ class Overload:
         if who not in self._asked and len(self._asked) >= _MOST_CALLERS:
             who = ""
         self._asked[who] += 1
-        return self._asked[who] <= self._share or running < _FEW
+        asked = self._asked[who]
+        return asked <= self._share or running < _FEW or (asked <= self._sure and who not in self._greedy)
 
 
 def _fill(asked: list[int], quota: float) -> float:

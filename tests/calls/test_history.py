@@ -232,6 +232,44 @@ def test_statistics_are_the_same_before_and_after_they_are_counted(url: str) -> 
     using(url, story)
 
 
+def test_days_that_were_added_up_are_told_as_their_hours_were(url: str) -> None:
+    world = SeededEnv(time=START + 5 * 86_400)
+    spans: list[dict[str, Any]] = [
+        {"by": ("day", "agent")},
+        {"by": ("caller",), "caller": "alice"},
+        {"by": ("agent",), "until": START + 2 * 86_400 + 5_000},
+        {"by": ("agent",), "since": START + 40_000, "until": START + 70_000},
+        {"by": ("day",), "since": START + 40_000, "capability": "order"},
+    ]
+
+    async def story(database: Database) -> None:
+        names = ("pizza", "pasta")
+        calls = [row(number, at=START + 9_000 * number, agent=names[number % 2]) for number in range(45)]
+        await write(database, *calls, row(60, principal="bob"))
+        counting = Statistics(database, world)
+
+        async def tell() -> list[list[dict[str, Any]]]:
+            return [
+                await counting.read(LOCAL, StatisticsWanted(**{"since": START - 86_400, **wanted})) for wanted in spans
+            ]
+
+        before = await tell()
+        assert [sum(one["calls"] for one in answer) for answer in before] == [46, 45, 21, 3, 40]
+        await counting.count()
+        days = await database.all("SELECT day, SUM(calls) AS calls FROM call_days GROUP BY day ORDER BY day")
+        assert [int(day["calls"]) for day in days][:2] == [8, 9]
+        assert len(days) == 4, "the last day is not over"
+        assert await tell() == before
+
+        async def forget_hours(tx: Transaction) -> None:
+            await tx.run("DELETE FROM call_stats WHERE hour < ?", int(START // 86_400 + 2) * 24)
+
+        await database.write(forget_hours)
+        assert (await tell())[0] == before[0], "whole days are read as such"
+
+    using(url, story)
+
+
 def test_two_who_count_at_once_count_each_call_once(url: str) -> None:
     world = SeededEnv(time=START + 90_000)
 

@@ -60,6 +60,7 @@ _KINDS = (
     ),
     _Kind("calls", "calls", "principal = ?", ("at", "id")),
     _Kind("statistics", "call_stats", "principal = ?", ("hour", "agent", "capability"), owner="principal"),
+    _Kind("statistics by day", "call_days", "principal = ?", ("day", "agent", "capability"), owner="principal"),
     _Kind("dead letters", "dead_letters", "principal = ?"),
     _Kind("ratings", "feedback", "principal = ?"),
     _Kind("experience with agents", "agent_use", "principal = ?", ("agent",), owner="principal"),

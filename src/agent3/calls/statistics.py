@@ -1,11 +1,12 @@
 """Statistics of calls: how many, how they ended, how long they took, what they cost, by who called what and when.
 
 They are counted from the ledger in the background, in steps that each process may take and that count once, so a call
-pays nothing for them. A query reads the hours that were counted, and the few rows that were not yet.
+pays nothing for them. A query reads the days and hours that were counted, and the few rows that were not yet.
 """
 
 from __future__ import annotations
 
+import asyncio
 from collections.abc import Awaitable, Callable, Sequence
 from datetime import UTC, datetime
 from functools import partial
@@ -18,7 +19,7 @@ from agent3.errors import ValidationError
 from agent3.model import Principal
 from agent3.observe.metrics import CALL_BUCKETS
 from agent3.security.access import may_operate
-from agent3.storage import Database, Transaction
+from agent3.storage import Database, Row, Transaction
 from agent3.storage.rests import delete_in_pieces
 
 __all__ = ["COUNT_EVERY", "Group", "Statistics", "StatisticsWanted", "Use", "quantile"]
@@ -31,6 +32,8 @@ _COUNTED = "statistics"
 """The counter that says until which second the ledger has been counted."""
 _FINAL = "statistics final"
 """Likewise until which hour, for good."""
+_DAYS = "statistics days"
+"""Likewise until which day the hours have been added up."""
 _HOUR = 3_600
 _DAY = 86_400
 _STEP = 600
@@ -42,6 +45,8 @@ _CLOSED = 600
 _LIVE = 100_000
 """Rows that are counted while a query waits; only where nobody counts in the background there are more."""
 _MOST = 1_000
+_QUICK = 100
+"""Entries that are described at once; more are in a thread, for each takes some 15 µs."""
 _LONGEST = 400 * _DAY
 _BUCKETS = tuple(f"b{number}" for number in range(len(CALL_BUCKETS) + 1))
 _KEYS = ("hour", "principal", "agent", "capability")
@@ -92,6 +97,11 @@ FROM calls WHERE {_ENDED} >= ? AND {_ENDED} < ? AND attempts > 0 AND cached = 0
     AND status IN ('done', 'failed', 'needs')
     AND (code IS NULL OR code NOT IN ('declined', 'rejected', 'canceled', 'interrupted', 'invalid_input'))
 GROUP BY 1, 2
+"""
+_ADD_DAY = f"""
+INSERT INTO call_days (day, {", ".join((*_KEYS[1:], *_SUMS))})
+SELECT ?, {", ".join(_KEYS[1:])}, {", ".join(f"SUM({name})" for name in _SUMS)}
+FROM call_stats WHERE hour >= ? AND hour < ? GROUP BY {", ".join(_KEYS[1:])}
 """
 _BEGIN = "INSERT INTO counters (name, value) VALUES (?, 0) ON CONFLICT (name) DO NOTHING"
 _TAKE = "UPDATE counters SET value = ? WHERE name = ? AND value = ?"
@@ -146,6 +156,8 @@ class Statistics:
             steps += 1
         while steps < most and await self._close_hour():
             steps += 1
+        while steps < most and await self._close_day():
+            steps += 1
         return steps
 
     async def read(self, reader: Principal, wanted: StatisticsWanted) -> list[dict[str, Any]]:
@@ -158,10 +170,7 @@ class Statistics:
             raise ValidationError(f"limit is {wanted.limit}; give one from 1 to {_MOST}.")
         if until - since > _LONGEST:
             raise ValidationError(f"Statistics reach over {_LONGEST // _DAY} days at most; give a later since.")
-        rules: list[tuple[str, object]] = [
-            ("hour >= ?", int(since // _HOUR)),
-            ("hour < ?", int(-(-until // _HOUR))),
-        ]
+        rules: list[tuple[str, object]] = []
         caller = wanted.caller if may_operate(reader) else reader.id
         if wanted.caller not in (None, caller):
             return []
@@ -170,41 +179,32 @@ class Statistics:
                 rules.append((f"{column} = ?", value))
         columns = {"agent": "agent", "capability": "capability", "caller": "principal", "day": "hour / 24"}
         groups = ", ".join(f"{columns[one]} AS g_{one}" for one in wanted.by)
-        names = ", ".join((*_KEYS, *_SUMS))
-        where = " AND ".join(rule for rule, _ in rules)
+        rest = ", ".join((*_KEYS[1:], *_SUMS))
+        where = "".join(f" AND {rule}" for rule, _ in rules)
+        first, last = int(since // _HOUR), int(-(-until // _HOUR))
+        # Whole days that were added up are read as such, so that a month is little more to read than a day.
+        day = -(-first // 24)
+        end = max(day, min(last // 24, await self._counter(_DAYS)))
+        hours = f"SELECT hour, {rest} FROM call_stats WHERE hour >= ? AND hour < ?{where}"
+        if day == end:
+            spans = [(hours, first, last)]
+        else:
+            days = f"SELECT day * 24 AS hour, {rest} FROM call_days WHERE day >= ? AND day < ?{where}"
+            spans = [(hours, first, day * 24), (days, day, end), (hours, end * 24, last)]
+        live = f"SELECT hour, {rest} FROM ({self._uncounted}) AS live WHERE hour >= ? AND hour < ?{where}"
+        spans.append((live, first, last))
         given = [value for _, value in rules]
         rows = await self._database.all(
             f"SELECT {groups}, {', '.join(f'SUM({name}) AS {name}' for name in _SUMS)} FROM ("
-            f"SELECT {names} FROM call_stats WHERE {where} "
-            f"UNION ALL SELECT {names} FROM ({self._uncounted}) AS live WHERE {where}"
+            f"{' UNION ALL '.join(span for span, _, _ in spans)}"
             f") AS told GROUP BY {', '.join(str(number) for number in range(1, len(wanted.by) + 1))} "
             "ORDER BY calls DESC, 1 LIMIT ?",
-            *given,
-            *given,
+            *(value for _, low, high in spans for value in (low, high, *given)),
             wanted.limit,
         )
-        found = []
-        for row in rows:
-            spread = [int(row[name]) for name in _BUCKETS]
-            group = {one: row[f"g_{one}"] for one in wanted.by}
-            if "day" in group:
-                group["day"] = _day_name(int(group["day"]))
-            ran = int(row["calls"]) - int(row["refused"])
-            mean = round(float(row["seconds"]) / ran, 6) if ran else None
-            found.append(
-                group
-                | {
-                    "calls": int(row["calls"]),
-                    "failed": int(row["failed"]),
-                    "refused": int(row["refused"]),
-                    "mean": mean,
-                    "p50": mean if ran == 1 else quantile(spread, 0.5),
-                    "p95": mean if ran == 1 else quantile(spread, 0.95),
-                    "tokens": int(row["tokens"]),
-                    "cost": round(float(row["cost"]), 9),
-                }
-            )
-        return found
+        if len(rows) <= _QUICK:
+            return _describe(rows, wanted.by)
+        return await asyncio.to_thread(_describe, rows, wanted.by)
 
     async def expire(self) -> int:
         """Remove what is past its time."""
@@ -215,6 +215,7 @@ class Statistics:
         delete = partial(delete_in_pieces, self._database, self._env)
         return (
             await delete("call_stats", "hour < ?", int(before // _HOUR), key=", ".join(_KEYS))
+            + await delete("call_days", "day < ?", int(before // _DAY), key="day, principal, agent, capability")
             + await delete("agent_use", "at < ?", before, key="agent, principal")
             + await delete("budget_spent", "period > 0 AND period < ?", int(before // _DAY), key="key, period")
         )
@@ -263,9 +264,52 @@ class Statistics:
         await self._database.write(work)
         return True
 
+    async def _close_day(self) -> bool:
+        """Add up the hours of a day of which all have been counted for good."""
+        closed = await self._counter(_DAYS)
+        row = await self._database.one("SELECT MIN(hour) AS hour FROM call_stats WHERE hour >= ?", closed * 24)
+        if row is None or row["hour"] is None:
+            return False
+        day = row["hour"] // 24
+        if await self._counter(_FINAL) < (day + 1) * 24:
+            return False
+
+        async def work(tx: Transaction) -> None:
+            await tx.run(_BEGIN, _DAYS)
+            if await tx.run(_TAKE, day + 1, _DAYS, closed):
+                await tx.run(_ADD_DAY, day, day * 24, (day + 1) * 24)
+
+        await self._database.write(work)
+        return True
+
     async def _counter(self, name: str) -> int:
         row = await self._database.one("SELECT value FROM counters WHERE name = ?", name)
         return 0 if row is None else int(row["value"])
+
+
+def _describe(rows: Sequence[Row], by: Sequence[Group]) -> list[dict[str, Any]]:
+    found = []
+    for row in rows:
+        spread = [int(row[name]) for name in _BUCKETS]
+        group = {one: row[f"g_{one}"] for one in by}
+        if "day" in group:
+            group["day"] = _day_name(int(group["day"]))
+        ran = int(row["calls"]) - int(row["refused"])
+        mean = round(float(row["seconds"]) / ran, 6) if ran else None
+        found.append(
+            group
+            | {
+                "calls": int(row["calls"]),
+                "failed": int(row["failed"]),
+                "refused": int(row["refused"]),
+                "mean": mean,
+                "p50": mean if ran == 1 else quantile(spread, 0.5),
+                "p95": mean if ran == 1 else quantile(spread, 0.95),
+                "tokens": int(row["tokens"]),
+                "cost": round(float(row["cost"]), 9),
+            }
+        )
+    return found
 
 
 def quantile(spread: Sequence[int], share: float) -> float | None:

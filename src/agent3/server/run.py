@@ -44,6 +44,11 @@ from agent3.storage.connect import without_password
 __all__ = ["Beside", "InBackground", "listen", "serve_forever", "serve_stdio", "serve_worker"]
 
 
+_IDLE_SECONDS = 95
+"""Seconds that a connection may be idle between two requests: longer than clients and proxies keep theirs, of which
+most do so for 5 to 90. Else a request is lost that is sent while its connection is closed. When room is needed, idle
+ones are closed earlier."""
+
 Beside = Callable[[Server, str], AbstractAsyncContextManager[Sequence[str]]]
 """What runs beside a gateway while it serves: given the gateway and its URL, it yields lines for the greeting."""
 
@@ -159,6 +164,7 @@ async def _open(
             log_config=None,
             access_log=False,
             timeout_graceful_shutdown=int(settings.server.shutdown_seconds),
+            timeout_keep_alive=_IDLE_SECONDS,
             server_header=False,
             http=connections,
             ws="none",
