@@ -182,6 +182,7 @@ def test_requests_beyond_what_the_loop_can_do_are_refused_on_connections_that_st
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     monkeypatch.setattr(connections, "_FEW", 0)
+    monkeypatch.setattr(connections, "_SURE", 0)
     pool = Pool(spare=["/healthz"], identify=lambda scope: scope["path"])
     with served(guard_class(60.0, pool)) as port, ExitStack() as stack:
         connection = connect(stack, port)
