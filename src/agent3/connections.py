@@ -30,10 +30,14 @@ from typing import Any, Protocol, cast
 import msgspec
 from uvicorn.protocols.http.httptools_impl import HttpToolsProtocol, RequestResponseCycle
 
-__all__ = ["GuardedConnection", "Others", "Overload", "Pool", "count_descriptors", "guard_class"]
+__all__ = ["IDLE_SECONDS", "GuardedConnection", "Others", "Overload", "Pool", "count_descriptors", "guard_class"]
 
 log = logging.getLogger("agent3.server")
 
+IDLE_SECONDS = 95
+"""Seconds that a connection may be idle between two requests: longer than clients and proxies keep theirs, of which
+most do so for 5 to 90. Else a request is lost that is sent while its connection is closed. When room is needed, idle
+ones are closed earlier."""
 _MAX_HEADERS = 65_536
 _BODY_GRACE = 1.0
 """Seconds that the reader of a body has to refuse a slow one in its own words, before the connection does."""

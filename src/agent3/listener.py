@@ -21,7 +21,7 @@ from urllib.parse import quote
 import uvicorn
 
 from agent3 import bridge
-from agent3.connections import Pool, count_descriptors, guard_class
+from agent3.connections import IDLE_SECONDS, Pool, count_descriptors, guard_class
 from agent3.errors import SetupError, Unauthenticated
 from agent3.model import LOCAL, Principal
 
@@ -98,6 +98,7 @@ class Listening(AbstractContextManager[str]):
             ws="none",
             lifespan="on",
             timeout_graceful_shutdown=_GRACE,
+            timeout_keep_alive=IDLE_SECONDS,
             http=guard_class(_REQUEST_SECONDS, Pool(count_descriptors(_MOST_CONNECTIONS))),
         )
         self._server = uvicorn.Server(config)

@@ -23,7 +23,7 @@ from typing import Any, NamedTuple, cast
 import uvicorn
 
 from agent3.client.announcement import announce, withdraw
-from agent3.connections import GuardedConnection, Pool
+from agent3.connections import IDLE_SECONDS, GuardedConnection, Pool
 from agent3.directory.segments import keep_memory_together
 from agent3.errors import SetupError
 from agent3.gateway.protocol import Listening
@@ -43,11 +43,6 @@ from agent3.storage.connect import without_password
 
 __all__ = ["Beside", "InBackground", "listen", "serve_forever", "serve_stdio", "serve_worker"]
 
-
-_IDLE_SECONDS = 95
-"""Seconds that a connection may be idle between two requests: longer than clients and proxies keep theirs, of which
-most do so for 5 to 90. Else a request is lost that is sent while its connection is closed. When room is needed, idle
-ones are closed earlier."""
 
 Beside = Callable[[Server, str], AbstractAsyncContextManager[Sequence[str]]]
 """What runs beside a gateway while it serves: given the gateway and its URL, it yields lines for the greeting."""
@@ -164,7 +159,7 @@ async def _open(
             log_config=None,
             access_log=False,
             timeout_graceful_shutdown=int(settings.server.shutdown_seconds),
-            timeout_keep_alive=_IDLE_SECONDS,
+            timeout_keep_alive=IDLE_SECONDS,
             server_header=False,
             http=connections,
             ws="none",
