@@ -22,7 +22,7 @@ def _read(*tables: str) -> dict[str, str]:
 _SURE = """
 pay pagar paga pague pagas abonar abona
 buy purchase comprar compra compre
-delete remove erase destroy borrar borra borre eliminar elimina elimine suprimir suprime
+delete remove erase destroy wipe borrar borra borre eliminar elimina elimine suprimir suprime empty vaciar vacia
 cancel cancelar cancela cancele anular anula anule
 transfer transferir transfiere transfiera
 unsubscribe desuscribir desuscribirse
@@ -44,6 +44,7 @@ reserve reservar reserva
 publish post publicar publica
 apply
 vote votar
+bid pujar puja
 refund reembolsar reembolso
 """
 """On a button they say what it does; a link of that name may lead to a place."""
@@ -79,8 +80,16 @@ def find_new(senses: Mapping[str, str], before: Iterable[str], after: Iterable[s
     return min((word for word in after if word in senses and senses[word] not in known), default="")
 
 
+_JOINED = re.compile(r"(?<=[a-z])(?=[A-Z])")
+_LATIN, _OTHER = re.compile("[A-Za-z]"), re.compile("[\u0370-\u1fff]")
+
+
 def has_consequences(text: str, *, link: bool = False, asks: bool = False) -> bool:
     """Whether the words of a button say so; of a ``link``, or of the button of a form that ``asks`` (GET), fewer do."""
-    plain = unicodedata.normalize("NFKD", text).encode("ascii", "ignore").decode().lower()
-    said = frozenset(re.findall(r"[a-z]+", plain))
-    return not said.isdisjoint(_LINK if link else _ASKING if asks else CONSEQUENTIAL)
+    parted = _JOINED.sub(" ", unicodedata.normalize("NFKD", text))
+    said = re.findall(r"[a-z]+", parted.encode("ascii", "ignore").decode().lower())
+    if {"account", "cuenta"} & {*said} and {"close", "cerrar", "cierra", "deactivate", "desactivar"} & {*said}:
+        return True
+    if any(_LATIN.search(word) and _OTHER.search(word) for word in re.findall(r"[^\W\d_]+", parted)):
+        return True  # a word of two scripts wants to be taken for another
+    return not frozenset(said).isdisjoint(_LINK if link else _ASKING if asks else CONSEQUENTIAL)

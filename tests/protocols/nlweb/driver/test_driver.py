@@ -112,6 +112,7 @@ def run() -> Iterator[Any]:
 @pytest.fixture(autouse=True)
 def patience(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(acting, "_ACT_MS", 60_000.0)  # what must be done is done, however slow the machine is
+    monkeypatch.setattr(acting, "_SAVING_SECONDS", 0.0)
 
 
 @pytest.mark.requirement("RF-013-51")

@@ -234,7 +234,8 @@ def run() -> Iterator[Any]:
 
 @pytest.fixture(autouse=True)
 def patience(monkeypatch: pytest.MonkeyPatch) -> None:
-    for name, value in (("_ACT_MS", 60_000.0), ("_UNANSWERED_SECONDS", 60.0), ("_LOADING_SECONDS", 60.0)):
+    long = (("_ACT_MS", 60_000.0), ("_UNANSWERED_SECONDS", 60.0), ("_LOADING_SECONDS", 60.0))
+    for name, value in (*long, ("_SAVING_SECONDS", 0.0)):
         monkeypatch.setattr(acting, name, value)  # what must be done is done, however slow the machine is
 
 
@@ -406,6 +407,46 @@ def test_a_question_of_the_page_itself_is_a_consequence(run: Any) -> None:
 
     with pytest.raises(ValidationError, match="Empty the list"):
         run(page, "click Tidy up", confirm=refuse)
+
+
+@pytest.mark.parametrize(
+    ("page", "sentence", "told"),
+    [
+        ("""<button onclick="if (confirm('Also pay 500?')) note('paid')">Send</button>""", "click Send",
+         ["click button 'Send'", "“Also pay 500?”"]),
+        ("""<label><input type=checkbox onchange="note('gone')">Delete my account now</label>""",
+         "check Delete my account now", ["check checkbox 'Delete my account now'"]),
+        ("""<button onclick="note('off')">PayNow</button>""", "click PayNow", ["click button 'PayNow'"]),
+    ],
+)  # fmt: skip
+def test_each_consequence_is_asked_about(run: Any, page: str, sentence: str, told: list[str]) -> None:
+    asked: list[str] = []
+    run(page, sentence, confirm=asked.append)
+    assert asked == told
+
+
+def test_a_menu_that_is_called_like_a_deed_is_not_opened_to_look_into_it(run: Any) -> None:
+    rows = "".join(
+        f"""<tr><td>{name}</td><td><button aria-haspopup=menu onclick="note('gone')">Delete</button></td></tr>"""
+        for name in ("Emma", "Ulysses")
+    )
+    done, title = run(f"<table><tr><th>Book</th><th></th></tr>{rows}</table>", "Archive Emma")
+    assert (done.done, title) == ([], "")
+
+
+def test_a_question_in_place_is_told_whatever_its_buttons_are_called(run: Any) -> None:
+    page = """<div id=b><button onclick="b.innerHTML = 'Really erase invoice 7? <button>Erase</button><button>Go back'">
+        Delete</button></div>"""
+    done, _ = run(page, "press Delete", confirm=lambda what: None)
+    assert not done.complete
+    assert "Really erase invoice 7?" in done.question
+
+
+def test_what_a_page_sets_back_is_not_done(run: Any, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(acting, "_SAVING_SECONDS", 2.0)
+    page = """<label><input type=checkbox onchange="setTimeout(() => { this.checked = false }, 300)">Dark</label>"""
+    done, _ = run(page, "turn on Dark")
+    assert not done.complete
 
 
 def test_done_is_said_only_where_the_page_shows_it(run: Any, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -18,7 +18,7 @@ from agent3.protocols.nlweb.driver.page_view import Control, PageView, look
 from agent3.protocols.nlweb.driver.sentences import Clause, parse_sentence, quote_names
 from agent3.protocols.nlweb.driver.wishes import find_menu, split_wish, wish
 from agent3.sentences import find_prohibition
-from agent3.sentences.consequences import has_consequences
+from agent3.sentences.consequences import CONSEQUENTIAL, GRAVE, find_new, has_consequences
 from agent3.sentences.lexicon import Language, detect_language, fold
 from agent3.sentences.questions import refuse
 
@@ -40,6 +40,11 @@ _MOST_KEYS = 200
 _MOST_SEEN = 8
 _LOADING_SECONDS = 5.0
 """How long a page that says that it is loading is waited for."""
+_SAVING_SECONDS = 1.2
+"""How long after its last field a page may take to save by itself, or to set the field back."""
+_CHECKED = "node => node.checked ?? [node.ariaChecked, node.ariaPressed].includes('true')"
+_SELECTED = """(node, values) => !node.selectedOptions || !values.length || values.every(value =>
+  [...node.selectedOptions].some(one => (one.label || one.text).replace(/\\s+/g, ' ').trim() === value))"""
 
 
 @dataclass(frozen=True, slots=True)
@@ -103,6 +108,7 @@ async def _drive(
     unblock: Callable[[], Awaitable[object]] | None,
 ) -> Driven:
     unshown: list[tuple[Clause, Doubt]] = []
+    last: Clause | None = None
     patience = asyncio.get_running_loop().time() + _LOADING_SECONDS
     while clauses:
         loading = await operator.is_loading()
@@ -127,7 +133,7 @@ async def _drive(
                 continue
             await operator.close_menu()
             return _stop(operator, clauses, plans, doubtful, language)
-        acts = plans[0]
+        acts, last = plans[0], clauses[0]
         assert isinstance(acts, list)
         doubt = await operator.perform(view, acts, clauses[1:])
         if doubt is not None and doubt.why == "unshown" and _may_go_on(plans[1:]):
@@ -136,6 +142,8 @@ async def _drive(
             return _stop(operator, clauses, [doubt, *plans[1:]], 0, language)
         clauses = clauses[1:]
         patience = asyncio.get_running_loop().time() + _SUGGESTED_SECONDS
+    if last is not None and (doubt := await operator.linger()) is not None:
+        unshown.append((last, doubt))
     if unshown:
         return _stop(operator, [clause for clause, _ in unshown], [doubt for _, doubt in unshown], 0, language)
     return Driven(operator.done, seen=operator.seen)
@@ -193,11 +201,12 @@ class _Operator:
         self.seen: list[str] = []
         self._page = page
         self._confirm = confirm
-        self._confirmed = False
+        self._confirmed = ""
         self._refusal: Exception | None = None
         self._asked: JSHandle | None = None
         self._alerts: list[str] = []
         self._menu: Control | None = None
+        self._set: list[tuple[Act, ElementHandle]] = []
 
     @contextmanager
     def answering(self) -> Iterator[None]:
@@ -212,13 +221,23 @@ class _Operator:
         accept = dialog.type != "prompt"
         if dialog.type in ("alert", "prompt"):
             self._alerts.append(" ".join(dialog.message[:300].split()))
-        if dialog.type == "confirm" and self._confirm is not None and not self._confirmed:
+        if dialog.type == "confirm" and self._confirm is not None and self._says_more(dialog.message):
             try:
                 self._confirm(f"“{dialog.message[:300]}”")
             except Exception as error:  # noqa: BLE001 - raised where the press is, once the page has its answer
                 self._refusal, accept = error, False
         with suppress(playwright().Error):
             await (dialog.accept() if accept else dialog.dismiss())
+
+    def _says_more(self, question: str) -> bool:
+        """Whether a question of the page is about something that the person has not said yes to: nothing was confirmed,
+        or other consequences, or other numbers.
+        """
+        if not self._confirmed:
+            return True
+        known, asked = (frozenset(re.findall(r"\w+", fold(text))) for text in (self._confirmed, question))
+        numbers = {word for word in asked - known if word.isdigit()}
+        return bool(numbers or find_new(CONSEQUENTIAL, known, asked))
 
     async def is_loading(self) -> bool:
         """Whether the page says so, or has nothing yet."""
@@ -258,10 +277,34 @@ class _Operator:
             await self.settle()
         return None
 
+    async def linger(self) -> Doubt | None:
+        """After fields that nothing was pressed for: the time in which pages save by themselves; a doubt for one that
+        the page has set back by then.
+        """
+        if not self._set:
+            return None
+        with self._watch() as events:
+            await asyncio.sleep(_SAVING_SECONDS)
+            if "request" in events:
+                with suppress(playwright().Error):
+                    await self._page.wait_for_load_state("networkidle", timeout=_ACT_MS)
+        for act, element in self._set:
+            with suppress(playwright().Error):  # a page that is elsewhere by now has taken it
+                element = await self._renew(act.control, element)
+                if act.kind in ("check", "clear"):
+                    kept = await element.evaluate(_CHECKED) is (act.kind == "check")
+                else:
+                    kept = await element.evaluate(_SELECTED, act.values)
+                if not kept:
+                    return Doubt("unshown", act.control.name)
+        return None
+
     async def open_menu(self, view: PageView, clause: Clause) -> bool:
         """Whether the menu of the row that a clause names was opened, to look for what is not on the page without."""
         if self._menu is not None or (menu := find_menu(view, clause)) is None:
             return False
+        if menu.sends or has_consequences(menu.name):
+            return False  # whatever it says of a menu, it is called like something that is done
         self._menu = menu
         with suppress(playwright().Error):
             await (await self._find_again(view, menu)).click(timeout=_ACT_MS)
@@ -304,12 +347,15 @@ class _Operator:
 
     async def _act(self, act: Act, element: ElementHandle, following: Sequence[Clause]) -> bool | Doubt:
         """Whether the page shows that it was done, once it has come to rest."""
+        self._set = [*self._set, (act, element)] if act.kind in ("write", "choose", "check", "clear") else []
         match act.kind:
             case "write":
                 return await self._write(act, element)
             case "choose":
+                self._confirm_at_once(act, act.values)
                 return await self._choose(act, element)
             case "check" | "clear":
+                self._confirm_at_once(act, [act.control.name] if act.kind == "check" else [])
                 return await self._check(act, element)
             case _:
                 return await self._press(act, element, following)
@@ -393,6 +439,12 @@ class _Operator:
             await asyncio.sleep(_POLL_SECONDS)
         return Doubt("value", name, tuple(options[:5]))
 
+    def _confirm_at_once(self, act: Act, texts: Sequence[str]) -> None:
+        """Outside of a form, which has a button for that, what begins with a grave word may be done by a mere tick."""
+        first = {word for text in texts for word in re.findall(r"\w+", fold(text))[:1]}
+        if self._confirm is not None and act.control.form < 0 and not first.isdisjoint(GRAVE):
+            self._confirm(_tell(act, []))
+
     async def _choose(self, act: Act, element: ElementHandle) -> bool | Doubt:
         """Options of a list; one that may hold several keeps what was chosen before."""
         if act.control.is_drawn:
@@ -434,8 +486,7 @@ class _Operator:
             await (target or element).click(timeout=_ACT_MS)
             await self.settle()
             element = await self._renew(act.control, element)
-        state = "node => node.checked ?? [node.ariaChecked, node.ariaPressed].includes('true')"
-        return bool(await element.evaluate(state) is wanted)
+        return bool(await element.evaluate(_CHECKED) is wanted)
 
     async def _press(self, act: Act, element: ElementHandle, following: Sequence[Clause]) -> bool | Doubt:
         pressed: Any = await element.evaluate(_PRESSED)
@@ -445,13 +496,13 @@ class _Operator:
             pressed["words"], link=pressed["link"], asks=pressed["method"] == "get"
         )
         if self._confirm is not None and serious:
-            self._confirm(_tell(act, pressed["fields"]))
-            self._confirmed = True
+            self._confirmed = _tell(act, pressed["fields"])
+            self._confirm(self._confirmed)
         try:
             shows = await self._press_and_watch(act, element)
             return await self._answer_asking(act, following, serious) if shows is True else shows
         finally:
-            self._confirmed = False
+            self._confirmed = ""
 
     async def _answer_asking(self, act: Act, following: Sequence[Clause], serious: bool) -> bool | Doubt:
         """Where the page asks in a dialog, or in place, whether to go on: what the person says, and its button for it.
@@ -470,7 +521,7 @@ class _Operator:
         no = [name for name in names if _declines(name, act.control.name)]
         questions = "?" in found["text"] or _SURE.search(found["text"]) is not None
         named = serious or any(not _YES & {*re.findall(r"\w+", fold(names[number]))[:1]} for number in yes)
-        if found["inline"] and not (len(yes) == 1 and no):
+        if found["inline"] and not questions and not (len(yes) == 1 and no):
             return True
         if found["open"] or len(yes) != 1:
             unsure = questions or (serious and (found["open"] or len(names) > 1))
