@@ -138,9 +138,12 @@ class Overload:
         self._asked: Counter[str] = Counter()
         self._calm = 0
 
-    def tick(self, late: float, answered: float) -> None:
-        """An interval ended: the loop was so late at its end, and so many requests were answered in its time."""
-        asked = self._asked.total()
+    def tick(self, late: float, answered: float) -> bool:
+        """An interval ended: the loop was so late at its end, and so many requests were answered in its time.
+
+        Whether anybody was there.
+        """
+        asked = self._asked.total() if self.is_on else 0
         if late > LATE:
             self._calm = 0
             self._quota = max(1.0, self._quota * 0.9 if self.is_on else answered)
@@ -154,6 +157,7 @@ class Overload:
             self._sure = _SURE // max(1, len(self._asked))
             self._greedy = frozenset(who for who, many in self._asked.items() if many > self._sure)
             self._asked = Counter()
+        return answered > 0 or asked > 0
 
     def enter(self, who: str, running: int) -> bool:
         """Whether a request of ``who`` is admitted now, beside those that are running.

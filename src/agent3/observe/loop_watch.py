@@ -26,20 +26,26 @@ log = logger("loop")
 HELD_SECONDS = 0.1
 """How long the loop may be held without being counted."""
 TICK_SECONDS = 0.05
+_IDLE_TICK_SECONDS = 0.1
+"""The same while there is nothing to do: each time wakes a process that would sleep."""
 _LOG_PAUSE = 10.0
 """Seconds between two lines about it; in between it is only counted."""
 _FRAMES = 6
 
 
 class LoopWatch:
-    """Watches the loop that ``run`` is awaited in. ``on_tick`` is told, some twenty times a second, how late it is."""
+    """Watches the loop that ``run`` is awaited in.
 
-    def __init__(self, metrics: Metrics, on_tick: Callable[[float], None] = lambda late: None):
+    ``on_tick`` is told, ten to twenty times a second, how late it is, and says whether the loop is busy.
+    """
+
+    def __init__(self, metrics: Metrics, on_tick: Callable[[float], bool] = lambda late: True):
         self._metrics = metrics
         self._on_tick = on_tick
         self.longest = 0.0
         """Seconds that the loop worked without a pause, at most."""
         self._ticked = 0.0
+        self._pause = TICK_SECONDS
         self._place = ""
         self._logged = float("-inf")
         self._unlogged = 0
@@ -53,13 +59,13 @@ class LoopWatch:
         try:
             while True:
                 worked = time.thread_time()
-                await asyncio.sleep(TICK_SECONDS)
+                await asyncio.sleep(self._pause)
                 now = time.monotonic()
-                late = max(0.0, now - self._ticked - TICK_SECONDS)
+                late = max(0.0, now - self._ticked - self._pause)
                 self._ticked = now
                 if late > HELD_SECONDS:
                     self._note(late, time.thread_time() - worked)
-                self._on_tick(late)
+                self._pause = TICK_SECONDS if self._on_tick(late) else _IDLE_TICK_SECONDS
         finally:
             over.set()
 
@@ -81,7 +87,7 @@ class LoopWatch:
     def _look(self, loop_thread: int, over: threading.Event) -> None:
         """In a thread of its own: where the loop is, once it has been held for long."""
         while not over.wait(HELD_SECONDS):
-            if self._place or time.monotonic() - self._ticked < HELD_SECONDS + TICK_SECONDS:
+            if self._place or time.monotonic() - self._ticked < HELD_SECONDS + self._pause:
                 continue
             frame = sys._current_frames().get(loop_thread)  # noqa: SLF001 - documented, for debuggers
             if frame is not None:

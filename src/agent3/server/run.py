@@ -185,16 +185,16 @@ async def _open(
             watch.cancel()
 
 
-def _measure_load(http: uvicorn.Server, pool: Pool) -> Callable[[float], None]:
+def _measure_load(http: uvicorn.Server, pool: Pool) -> Callable[[float], bool]:
     """Tells the pool at each tick of the watch how late the loop is, and how much it answers per tick."""
     seen, ticked = http.server_state.total_requests, time.monotonic()
 
-    def tick(late: float) -> None:
+    def tick(late: float) -> bool:
         nonlocal seen, ticked
         total, now = http.server_state.total_requests, time.monotonic()
         answered = (total - seen) * TICK_SECONDS / max(now - ticked, TICK_SECONDS)
         seen, ticked = total, now
-        pool.overload.tick(late, answered)
+        return pool.overload.tick(late, answered)
 
     return tick
 

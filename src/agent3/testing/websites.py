@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import socket
+from contextlib import suppress
 from http.server import SimpleHTTPRequestHandler, ThreadingHTTPServer
 from pathlib import Path
 from threading import Thread
@@ -20,16 +22,18 @@ class Website:
         self._server = _Server(("127.0.0.1", port), _Handler)
         self.relaunch(folder)
         self.url = f"http://127.0.0.1:{self._server.server_address[1]}"
-        self._thread = Thread(target=self._server.serve_forever, kwargs={"poll_interval": 0.02}, daemon=True)
+        self._thread = Thread(target=self._server.serve, daemon=True)
 
     def __enter__(self) -> Self:
         self._thread.start()
         return self
 
     def __exit__(self, *_: object) -> None:
-        self._server.shutdown()
-        self._server.server_close()
+        self._server.is_over = True
+        with suppress(OSError):  # it waits for a connection, and looks whether it is over after each
+            socket.create_connection(("127.0.0.1", self._server.server_port), timeout=5).close()
         self._thread.join(5)
+        self._server.server_close()
 
     def relaunch(self, folder: str | Path) -> None:
         """Serve these pages from now on; FileNotFoundError if there is no such folder."""
@@ -65,6 +69,12 @@ class _Server(ThreadingHTTPServer):
     daemon_threads = True
     block_on_close = False
     folder = ""
+    is_over = False
+
+    def serve(self) -> None:
+        """Serve until it is over. It only waits: ``serve_forever`` would wake up many times a second to end soon."""
+        while not self.is_over:
+            self.handle_request()
 
     def handle_error(self, request: Any, client_address: Any) -> None:
         """Silent: browsers hang up all the time."""
