@@ -315,9 +315,8 @@ class Folded:
         elif not waited and type(result) is Done:
             try:
                 for leave in self._leaves if replaced is None else self._leaves_changed:
-                    if replaced is not None:
-                        while replaced and self._numbers[leave] <= replaced[-1][0]:
-                            call = replaced.pop()[1]
+                    while replaced and self._numbers[leave] <= replaced[-1][0]:
+                        call = replaced.pop()[1]
                     left = leave(call, result)
                     if left is not result:
                         result = left

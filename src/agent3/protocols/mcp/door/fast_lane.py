@@ -439,7 +439,9 @@ class FastLane:
 
         task.add_done_callback(forget)
         try:
-            await wait_for_task(task, STREAM_AFTER)
+            await asyncio.sleep(0)  # one turn of the loop, after which a call that waits for nothing is over
+            if not task.done():
+                await wait_for_task(task, STREAM_AFTER)
         except asyncio.CancelledError:
             task.cancel()
             raise
