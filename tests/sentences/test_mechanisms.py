@@ -246,3 +246,9 @@ FORECAST = capability("forecast", "Weather of a city", "city", reads=True, city=
 def test_formats_levels_and_corrections(what: Capability, sentence: str, wanted: dict[str, Any] | None) -> None:
     found = read(what, sentence, NOW)
     assert (found.input if isinstance(found, Understood) else None) == wanted, found
+
+
+def test_a_word_of_a_long_agent_name_stays_in_a_value() -> None:
+    cart = capability("add_to_cart", "Put a product into the cart", "product", product="Product")
+    found = read(cart, "add the product Oak tray to the cart", NOW, agent="cup-and-tray")
+    assert not isinstance(found, Understood) or found.input == {"product": "Oak tray"}

@@ -53,6 +53,8 @@ async def order(ctx: Context, message: str) -> dict[str, Any]:
     wanted = _LEFT_OUT.sub(" ", message.lower())
     if _SEVERAL.search(wanted):
         raise ValidationError("One pizza is ordered at a time. Order each by itself, such as 'a large pepperoni pizza'")
+    if _LATER.search(wanted):
+        raise ValidationError("A pizza is ordered for now: it comes in 35 minutes. Leave the day and the time out")
     sizes = {size for word, size in _SIZES.items() if re.search(rf"\b{word}\b", wanted)}
     toppings = {word for word in _TOPPINGS if re.search(rf"\b{word}s?\b", wanted)}
     # Of two that are named none is taken.
@@ -70,6 +72,7 @@ _SIZES: dict[str, Size] = {
 _LEFT_OUT = re.compile(
     r"\b(?:without|no|not|hold the|sin|nada de)\s+(?:an?\s+|any\s+|the\s+)?\w+(?:\s+(?:or|and|ni|y|o)\s+\w+)*"
 )
+_LATER = re.compile(r"\b(?:tomorrow|tonight|later|mañana|esta noche|luego|(?:at|for|a las|para las) \d+)\b")
 _SEVERAL = re.compile(
     r"\b(?:two|three|four|five|six|several|dos|tres|cuatro|cinco|seis|varias|[2-9]|\d\d+)\b(?:\s+\w+){0,3}?\s+pizzas?\b|\bpizzas\b"
 )
