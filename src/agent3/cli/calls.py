@@ -78,7 +78,7 @@ def cancel(job: str, *, options: GatewayOptions = GatewayOptions()) -> None:  # 
     Parameters
     ----------
     job:
-        Its id, as agent3 call prints it.
+        Its id, as agent3 call prints it where it waits. Ctrl-C cancels a call that is still being answered.
     """
 
     def say(found: Mapping[str, Any]) -> None:

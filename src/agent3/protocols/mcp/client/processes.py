@@ -406,6 +406,8 @@ def _start_error(command: Command, error: OSError | ValueError) -> Unavailable:
         is_folder = command.cwd and not os.path.isdir(command.cwd)  # noqa: PTH112
         what = f"the folder {command.cwd}" if is_folder else "the program"
         why = f"{what} was not found. Install it, or give its full path"
+        if command.name.endswith(".py"):
+            why += "; agent3 serve takes a Python file with an App"
     elif isinstance(error, PermissionError):
         why = "it may not be executed. Check its permissions"
     else:
