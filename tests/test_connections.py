@@ -9,6 +9,7 @@ from collections import Counter
 from collections.abc import Iterator
 from contextlib import ExitStack, contextmanager
 from functools import partial
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
@@ -193,6 +194,21 @@ def test_requests_beyond_what_the_loop_can_do_are_refused_on_connections_that_st
             told.append(read(connection))
         assert [one.partition(b" ")[2][:3] for one in told] == [b"200", b"503", b"200", b"200"]
         assert b"retry-after: 1\r\n" in told[1]
+        monkeypatch.setattr(connections, "_REST", 3_600.0)
+        for path, status in (("/b", b"503"), ("/c", b"200")):  # two callers share it: one does not make the other wait
+            connection.sendall(request(path))
+            assert read(connection).partition(b" ")[2][:3] == status
+
+
+def test_one_that_another_process_answers_is_neither_closed_for_room_nor_for_a_slow_body() -> None:
+    connection: Any = object.__new__(guard_class(60.0, Pool()))
+    connection.cycle = SimpleNamespace(response_complete=False, response_started=False, more_body=True)
+    connection.flow = SimpleNamespace(read_paused=False)
+    connection.transport = SimpleNamespace(is_closing=lambda: False)  # nothing can be written
+    assert connection.rank() == 1
+    connection._is_evicted = True
+    assert connection.rank() == 0
+    connection._on_timeout()
 
 
 def increase(counted: Counter[str], what: str) -> None:

@@ -347,6 +347,10 @@ class GuardedConnection(HttpToolsProtocol):
     _is_leaving = False
     _deferred: bytes | None = None
     """What arrived since a request was one too many, until the rest after that is over."""
+    _caller: str | None = None
+    """Who sent the last request, of those that came while there was too much to do."""
+    _is_shared = False
+    """Whether several callers send requests on it."""
     origin = b""
     """Where it comes from, if another process has its TLS."""
     _relay: asyncio.Transport | None = None
@@ -390,7 +394,12 @@ class GuardedConnection(HttpToolsProtocol):
     # Room for others
 
     def rank(self) -> int:
-        """How early it is closed when room is needed: the lowest first; 0 for one that is being answered."""
+        """How early it is closed when room is needed: the lowest first; 0 for one that is being answered.
+
+        One that another process answers is for that one to judge: what is under way there is not seen here.
+        """
+        if self._is_evicted:
+            return 0
         if self._is_waiting():
             return 2 if self._has_served else 1
         return 3 if self._reads_since is not None else 0
@@ -493,8 +502,8 @@ class GuardedConnection(HttpToolsProtocol):
 
     def _on_timeout(self) -> None:
         self._timer = None
-        if self.transport.is_closing():
-            return
+        if self.transport.is_closing() or self._is_evicted:
+            return  # the body of one that another process answers is not read here
         if not self._is_answering():
             log.debug("closing a connection of %s: no complete request in %g s", self.client, self.seconds)
             self.pool.count("slow_head")
@@ -553,7 +562,7 @@ class GuardedConnection(HttpToolsProtocol):
             self.pool.count("refused")
             self.refuse(_FULL)
             return False
-        if overload.enter(self.pool.identify(scope) or self.address, len(self.tasks)):
+        if self._enter(self.pool.identify(scope) or self.address):
             return True
         cycle.response_started = cycle.response_complete = True
         cycle.message_event.set()
@@ -562,16 +571,23 @@ class GuardedConnection(HttpToolsProtocol):
             self.transport.close()
         return False
 
+    def _enter(self, who: str) -> bool:
+        """Whether a request of this caller is admitted while there is too much to do."""
+        self._is_shared = self._is_shared or self._caller not in (None, who)
+        self._caller = who
+        return self.pool.overload.enter(who, len(self.tasks))
+
     def _send_away(self) -> None:
         """Refuse a request that is one too many, and begin no other before the time that the refusal names.
 
-        Whoever does not wait as it is told costs nothing then: else the gateway would do little but refuse.
+        Whoever does not wait as it is told costs nothing then: else the gateway would do little but refuse. On a
+        connection that carries several callers, as that of a proxy does, the others are not made to wait.
         """
         self.pool.count("overload")
         self._stop_timer()
         self.transport.write(_BUSY)
         self.on_response_complete()
-        if self._deferred is None:
+        if self._deferred is None and not self._is_shared:
             self._deferred = b""
             self.loop.call_later(_REST, self._listen_again)
 

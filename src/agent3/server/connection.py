@@ -376,7 +376,7 @@ class _Connection(GuardedConnection):
         guest, start, missing, trace = found
         self._idle_since = None
         if not missing:
-            if (overload := self.pool.overload).is_on and not overload.enter(guest.who, len(self.tasks)):
+            if self.pool.overload.is_on and not self._enter(guest.who):
                 self._send_away()
                 return True
             self._stop_timer()

@@ -10,6 +10,7 @@ from contextlib import asynccontextmanager
 from pathlib import Path
 from typing import Any
 
+import msgspec
 import pytest
 import uvicorn
 from mcp.server.mcpserver import MCPServer
@@ -18,10 +19,14 @@ from agent3.calls.parking import Park
 from agent3.env import REAL
 from agent3.model import LOCAL, Agent, Answer, Call, Done, Event, Failed, Needs, Outcome, Part, Principal, Route, Turn
 from agent3.observe.metrics import Metrics
+from agent3.protocols.mcp.client import upstream
+from agent3.protocols.mcp.client.channels import OldHTTPChannel, ServerError
 from agent3.protocols.mcp.client.connector import MCPConnector
 from agent3.protocols.mcp.client.floor import Crowded, Floor
 from agent3.protocols.mcp.client.processes import Command
 from agent3.protocols.mcp.meta_keys import PASSED
+from agent3.security.destinations import Policy
+from agent3.security.outbound import Gate
 from tests.support import mcp_asking, mcp_program
 from tests.support.mcp_upstream import command, eventually, notes, served
 
@@ -242,6 +247,74 @@ def test_a_server_of_the_old_transport_is_spoken_to_and_its_end_survived(tmp_pat
             assert "plain" in said(await talk.call("plain"))
         await talk.park.aclose()
         await connector.aclose()
+
+    run(story())
+
+
+@asynccontextmanager
+async def old_stream(*frames: bytes) -> AsyncIterator[tuple[OldHTTPChannel, set[asyncio.Event], list[bytes]]]:
+    """A channel to a server of the old transport that says just this, its streams until they end, and what it is told.
+
+    After what it says, its stream stays open.
+    """
+    streams: set[asyncio.Event] = set()
+    told: list[bytes] = []
+
+    async def app(scope: Any, receive: Any, send: Any) -> None:
+        message = await receive()
+        if scope["method"] == "POST":
+            told.append(message["body"])
+            await send({"type": "http.response.start", "status": 202, "headers": []})
+            await send({"type": "http.response.body"})
+            return
+        ended = asyncio.Event()
+        streams.add(ended)
+        await send({"type": "http.response.start", "status": 200, "headers": [(b"content-type", b"text/event-stream")]})
+        await send({"type": "http.response.body", "body": b"".join(frames), "more_body": True})
+        while (await receive())["type"] != "http.disconnect":
+            pass
+        ended.set()
+
+    listener = socket.create_server(("127.0.0.1", 0))
+    port = listener.getsockname()[1]
+    config = uvicorn.Config(app, log_config=None, ws="none", lifespan="off", timeout_graceful_shutdown=1)
+    server = uvicorn.Server(config)
+    serving = asyncio.create_task(server.serve(sockets=[listener]))
+    gate = Gate(Policy(allow_hosts=frozenset({f"127.0.0.1:{port}"}), schemes=("http",)))
+    channel = OldHTTPChannel(gate, f"http://127.0.0.1:{port}/sse")
+    try:
+        yield channel, streams, told
+    finally:
+        await channel.aclose()
+        await gate.aclose()
+        server.should_exit = True
+        await serving
+
+
+def test_an_odd_address_of_the_old_transport_is_refused_and_its_stream_closed() -> None:
+    async def story() -> None:
+        async with old_stream(b"event: endpoint\ndata: http://[x\n\n") as (channel, streams, _):
+            with pytest.raises(ServerError, match="address for messages"):
+                await channel.open(60)
+            assert len(streams) == 1
+            await next(iter(streams)).wait()
+
+    run(story())
+
+
+def test_events_of_the_old_transport_that_are_no_messages_end_nothing() -> None:
+    async def story() -> None:
+        frames = (
+            b"event: endpoint\ndata: /messages\n\n",
+            b"event: ping\ndata: 2026-11-18\n\n",
+            b"data: what is this\n\n",
+            b'event: message\ndata: {"jsonrpc":"2.0","id":7,"method":"ping"}\n\n',
+        )
+        async with old_stream(*frames) as (channel, _, told):
+            await channel.open(60)
+            await eventually(lambda: bool(told))
+            assert channel.alive
+            assert msgspec.json.decode(told[0]) == {"jsonrpc": "2.0", "id": 7, "result": {}}
 
     run(story())
 
@@ -494,6 +567,43 @@ def test_a_question_is_held_until_the_server_has_ended_all_other_calls() -> None
         asking.cancel()
         await calls.end("alice")
         await calls.end("carol")
+
+    run(story())
+
+
+def test_a_question_that_is_asked_anew_can_still_be_cancelled(monkeypatch: pytest.MonkeyPatch) -> None:
+    """The call that it was put to first has ended; what cancels it then is not that."""
+
+    async def story() -> None:
+        asked = asyncio.Event()
+
+        async def wait_for_answer(message: Any, asking: Any) -> bytes:
+            asked.set()
+            await asyncio.Event().wait()
+            return b""
+
+        monkeypatch.setattr(upstream, "answer_request", wait_for_answer)
+        calls = Calls(asks=True, late=False)
+        session: Any = object.__new__(upstream.Session)
+        session._running, session._floor = {}, calls.floor
+        first: Any = type("Pending", (), {"has_ended": False})()
+        await calls.begin(first, "asks", caller="alice")
+        asking = asyncio.create_task(session.answer({"id": 1, "method": "elicitation/create"}))
+        await asked.wait()
+        await calls.begin("second", caller="alice")
+        await calls.begin("third", caller="alice")
+        first.has_ended = True
+        asking.cancel()  # as the first call does when it ends
+        await calls.end(first)
+        for _ in range(5):
+            await asyncio.sleep(0)
+        assert not asking.done(), "it is held among the others"
+        asking.cancel()
+        for _ in range(5):
+            await asyncio.sleep(0)
+        assert asking.cancelled()
+        await calls.end("second")
+        await calls.end("third")
 
     run(story())
 

@@ -13,7 +13,7 @@ import pytest
 from starlette.responses import Response
 from starlette.types import ASGIApp, Message
 
-from agent3.jsonrpc import SSEParser
+from agent3.jsonrpc import SSEParser, check_bytes
 from agent3.model import LOCAL, Principal
 from agent3.observe.metrics import Metrics
 from agent3.protocols.functions import Context, LocalAgent
@@ -161,8 +161,9 @@ async def lanes(principal: Callable[[Any], Principal] = lambda scope: LOCAL) -> 
             yield both
 
 
-async def a_session(both: Lanes) -> dict[str, str]:
-    hello = {"protocolVersion": "2025-11-25", "capabilities": {}, "clientInfo": {"name": "test", "version": "1"}}
+async def a_session(both: Lanes, capabilities: dict[str, Any] | None = None) -> dict[str, str]:
+    can = capabilities or {}
+    hello = {"protocolVersion": "2025-11-25", "capabilities": can, "clientInfo": {"name": "test", "version": "1"}}
     _, told, _ = await ask(both.fast, {"jsonrpc": "2.0", "id": 1, "method": "initialize", "params": hello})
     headers = {"mcp-session-id": told["mcp-session-id"], "mcp-protocol-version": "2025-11-25"}
     await ask(both.fast, {"jsonrpc": "2.0", "method": "notifications/initialized"}, headers)
@@ -344,6 +345,38 @@ def test_a_call_that_asks_is_begun_once_and_finished_by_the_sdks_lane() -> None:
             assert (status, result["resultType"]) == (200, "input_required")
             jobs = await _jobs(both)
             assert jobs == 1
+
+    asyncio.run(story())
+
+
+@pytest.mark.parametrize("more", [{}, {"progressToken": 1}], ids=["fast lane", "SDK"])
+def test_a_client_that_takes_no_stream_gets_the_question_as_a_result(more: dict[str, Any]) -> None:
+    async def story() -> None:
+        async with lanes() as both:
+            session = {**await a_session(both, {"elicitation": {}}), "accept": "application/json"}
+            body, _ = a_call(agentId="pizza", message="a pepperoni pizza", capability="order")
+            body["params"]["_meta"] = more
+            status, told, raw = await ask(both.fast, body, session)
+            assert (status, told["content-type"]) == (200, "application/json")
+            assert b"Ask the person" in raw
+            assert await _jobs(both) == 1
+
+    asyncio.run(story())
+
+
+def test_a_body_with_too_many_values_is_checked_once(monkeypatch: pytest.MonkeyPatch) -> None:
+    checked: list[int] = []
+
+    def check(body: bytes) -> None:
+        checked.append(len(body))
+        check_bytes(body)
+
+    async def story() -> None:
+        async with lanes() as both:
+            session = await a_session(both)
+            monkeypatch.setattr(fast_lane, "check_bytes", check)
+            await ask(both.fast, {**PING, "params": {"arguments": [""] * 10_001}}, session)
+            assert len(checked) == 1
 
     asyncio.run(story())
 

@@ -540,7 +540,9 @@ class HTTPChannel:
                 raise
         return None
 
-    async def _answer(self, message: dict[str, Any], pending: PendingRequest, headers: Mapping[str, str]) -> None:
+    async def _answer(
+        self, message: dict[str, Any], pending: PendingRequest | None, headers: Mapping[str, str]
+    ) -> None:
         try:
             await self.tell(await answer_request(message, pending), _headers_after(headers))
         except (Agent3Error, ServerError, TimeoutError) as error:
@@ -586,7 +588,7 @@ class OldHTTPChannel(HTTPChannel):
 
     async def open(self, limit: float) -> None:
         """Open the stream. ServerError, or an error of the gate, if there is none at the address."""
-        endpoint: asyncio.Future[str] = asyncio.get_running_loop().create_future()
+        endpoint: asyncio.Future[None] = asyncio.get_running_loop().create_future()
         self._reading = spawn(self._tasks, self._read(endpoint))
         try:
             async with asyncio.timeout(limit):
@@ -597,10 +599,6 @@ class OldHTTPChannel(HTTPChannel):
         if not endpoint.done():
             self._reading.result()
             raise ServerError(None, "its stream ended before it said where messages go")
-        old, new = urlsplit(self._url), urlsplit(urljoin(self._url, endpoint.result()))
-        if (old.scheme, old.netloc) != (new.scheme, new.netloc):
-            raise ServerError(None, "it wants messages to be sent to another server")
-        self._url = new.geturl()
 
     async def request(self, key: int, body: bytes, headers: Mapping[str, str], pending: PendingRequest) -> Any:
         answer: asyncio.Future[dict[str, Any]] = asyncio.get_running_loop().create_future()
@@ -631,7 +629,7 @@ class OldHTTPChannel(HTTPChannel):
             method, self._url, headers=sent, body=body, timeout=FOREVER, idle=FOREVER, max_bytes=most
         )
 
-    async def _read(self, endpoint: asyncio.Future[str]) -> None:
+    async def _read(self, endpoint: asyncio.Future[None]) -> None:
         try:
             async with self._open("GET", None, {"Accept": "text/event-stream"}) as answer:
                 if not _is_event_stream(answer):
@@ -640,9 +638,10 @@ class OldHTTPChannel(HTTPChannel):
                 async for chunk in answer:
                     for frame in parser.feed(chunk):
                         if frame.event == "endpoint" and not endpoint.done():
-                            endpoint.set_result(frame.data.decode("utf-8", "replace").strip())
-                        elif frame.data:
-                            deliver(decode_message(frame.data, self.place), self._waiting, self.on_message)
+                            self._take_endpoint(frame.data.decode("utf-8", "replace").strip())
+                            endpoint.set_result(None)
+                        elif frame.data and frame.event in (None, "message"):
+                            self._dispatch(frame.data)
         except (Agent3Error, ServerError) as error:
             if not endpoint.done():
                 raise
@@ -653,6 +652,26 @@ class OldHTTPChannel(HTTPChannel):
                 if not waiting.done():
                     text = "ended the stream of the session before it answered; whether it did the work is not known."
                     waiting.set_exception(Unavailable(f"{self.place} {text}"))
+
+    def _take_endpoint(self, given: str) -> None:
+        """Send messages to the address that the stream names; ServerError if they cannot go there."""
+        try:
+            old, new = urlsplit(self._url), urlsplit(urljoin(self._url, given))
+        except ValueError:
+            raise ServerError(None, "its stream names an address for messages that is none") from None
+        if (old.scheme, old.netloc) != (new.scheme, new.netloc):
+            raise ServerError(None, "it wants messages to be sent to another server")
+        self._url = new.geturl()
+
+    def _dispatch(self, data: bytes) -> None:
+        """Hand one message to the request it belongs to."""
+        try:
+            message = decode_message(data, self.place)
+        except MalformedResponse:
+            log.info("%s sent an event that is not a message: %s", self.place, data[:200])
+            return
+        if not deliver(message, self._waiting, self.on_message) and "id" in message:
+            spawn(self._tasks, self._answer(message, None, {}))  # it came before the session stands
 
 
 Waiting = dict[int, tuple[asyncio.Future[dict[str, Any]], PendingRequest]]

@@ -257,6 +257,7 @@ class Session:
                 pending.restart_clock()
             asking, is_open, body = None, True, b""
             while is_open:
+                asking = None
                 if self._floor.is_empty:
                     # Some ask for roots as soon as they are greeted, and may be gone before they are told.
                     log.debug("%s asked while no call was under way", self.channel.place)
@@ -681,9 +682,11 @@ class Upstream:
         old = channel.by_old_transport()
         try:
             await old.open(_HANDSHAKE)
-        except (ServerError, Agent3Error):
+        except BaseException as error:
             await old.aclose()
-            raise refusal from None
+            if isinstance(error, ServerError | Agent3Error):
+                raise refusal from None
+            raise
         await channel.aclose()
         return old
 

@@ -31,7 +31,7 @@ from agent3.observe.logs import get as logger
 from agent3.protocols.mcp.door.door import OPENING, MCPDoor, refusal
 from agent3.protocols.mcp.door.handlers import OUTCOME, Turn
 from agent3.protocols.mcp.door.odd_requests import WholeAnswer, mend_body, mend_headers
-from agent3.protocols.mcp.door.requests import parse_features
+from agent3.protocols.mcp.door.requests import WHOLE, parse_features
 from agent3.protocols.mcp.door.results import failure_text, failure_to_dict
 from agent3.protocols.mcp.door.rpc_batches import VERSIONS, parse_batch, serve_batch
 from agent3.protocols.mcp.door.toolset import Caller, ignore_event
@@ -253,17 +253,21 @@ class FastLane:
             mended, takes = mend_headers(scope["headers"])
             scope = {**scope, "headers": mended}
             headers = _Headers(mended)
-        request = _parse(body) if len(body) <= self.max_body else None
+        is_bounded = len(body) <= self.max_body and _is_bounded(body)
+        request = _decode(body) if is_bounded else None
         instead: bytes | None = None
-        if len(body) <= self.max_body and (
+        if is_bounded and (
             request is None or request.method == "initialize" or request.method.startswith("notifications/")
         ):
             try:
-                body, instead = mend_body(body)
+                mended_body, instead = mend_body(body)
             except Agent3Error as error:
                 await refusal(error)(scope, receive, send)
                 return
-            request = _parse(body)
+            if mended_body is not body:
+                body, request = mended_body, _decode(mended_body)
+        if takes == "json":
+            scope[WHOLE] = True
         if takes == "json" or instead is not None:
             send = WholeAnswer(send, instead)
         replayed = False
@@ -381,7 +385,7 @@ class FastLane:
         if modern:
             can = parse_features(meta.capabilities) if meta is not None and meta.capabilities else _NOTHING
         else:
-            can = self._sessions[headers.session].can
+            can = _NOTHING if WHOLE in scope else self._sessions[headers.session].can
         name = params.name or ""
         # Legacy clients can be sent log messages in place of progress, which takes a stream.
         if self._streaming is not None and not modern and self._streaming(name, params.arguments or {}):
@@ -670,9 +674,21 @@ async def _irregular() -> Reply | None:
 
 
 def _parse(body: bytes) -> _Request | None:
-    """The request, if it has a regular shape."""
+    """The request, if it is within bounds and has a regular shape."""
+    return _decode(body) if _is_bounded(body) else None
+
+
+def _is_bounded(body: bytes) -> bool:
     try:
         check_bytes(body)
+    except Agent3Error:
+        return False
+    return True
+
+
+def _decode(body: bytes) -> _Request | None:
+    """The request in a body within bounds, if it has a regular shape."""
+    try:
         try:
             request = _decoder.decode(body)
         except msgspec.ValidationError:

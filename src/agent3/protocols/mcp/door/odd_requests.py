@@ -16,7 +16,7 @@ from msgspec import UNSET, Struct, UnsetType
 from starlette.types import Message, Send
 
 from agent3 import jsonrpc
-from agent3.errors import Agent3Error, RequestError
+from agent3.errors import RequestError
 from agent3.model import encode
 
 __all__ = ["WholeAnswer", "mend_body", "mend_headers"]
@@ -48,11 +48,13 @@ def mend_headers(headers: Headers) -> tuple[Headers, str]:
 
 
 def mend_body(body: bytes) -> tuple[bytes, bytes | None]:
-    """The message as the SDK takes it, and the answer to a notification that has an id. RequestError if it is wrong."""
+    """The message as the SDK takes it, and the answer to a notification that has an id. RequestError if it is wrong.
+
+    The body is within bounds (``jsonrpc.check_bytes``). One with nothing to mend is returned itself.
+    """
     try:
-        jsonrpc.check_bytes(body)
         message = msgspec.json.decode(body)
-    except (msgspec.DecodeError, Agent3Error, RecursionError, UnicodeDecodeError):
+    except (msgspec.DecodeError, RecursionError, UnicodeDecodeError):
         return body, None  # the SDK says what is wrong
     if not isinstance(message, dict) or not isinstance(method := message.get("method"), str):
         return body, None

@@ -20,13 +20,15 @@ from agent3.model import LOCAL, Principal
 from agent3.protocols.mcp.door.toolset import Era
 from agent3.protocols.mcp.meta_keys import PASSED, RESERVED, TASKS
 
-__all__ = ["Context", "add_principal", "client_features", "era_of", "meta_of", "missing_features_error", "paginate",
-           "parse_features", "principal_of", "session_of", "strict_base64", "to_mcp_error"]  # fmt: skip
+__all__ = ["WHOLE", "Context", "add_principal", "client_features", "era_of", "meta_of", "missing_features_error",
+           "paginate", "parse_features", "principal_of", "session_of", "strict_base64", "to_mcp_error"]  # fmt: skip
 
 Context = ServerRequestContext[Any, Any]
 
 PRINCIPAL = "agent3.principal"
 """The key in the ASGI scope under which the door leaves who calls."""
+WHOLE = "agent3.whole"
+"""The key in the ASGI scope of a request whose client takes no stream, and so cannot be asked while it waits."""
 
 
 def add_principal(scope: Scope, principal: Principal) -> Scope:
@@ -70,7 +72,9 @@ def client_features(ctx: Context) -> frozenset[str]:
     if capabilities is None:
         return frozenset()
     if era_of(ctx) == "legacy":
-        return _features(capabilities) - {"tasks"} if ctx.session.can_send_request else frozenset()
+        is_whole = ctx.request is not None and WHOLE in ctx.request.scope
+        can_be_asked = ctx.session.can_send_request and not is_whole
+        return _features(capabilities) - {"tasks"} if can_be_asked else frozenset()
     return _features(capabilities)
 
 
