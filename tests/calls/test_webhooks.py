@@ -438,10 +438,24 @@ def test_an_address_shows_that_it_wants_to_be_told_before_anything_is_sent_there
                     await outbox.check("alice", f"http://127.example:{port}/")
                 with pytest.raises(SecurityError, match="validationToken"):  # what one owner was granted is its own
                     await outbox.check("bob", f"http://hooks.example:{port}/a?x=1#part")
+                # One that took a delivery before, as from the time before this rule, is not asked; for its owner alone.
+                old = f"http://hooks.example:{port}/old"
+                await database.many(
+                    "INSERT INTO jobs (id, owner, status, turn, call, updated) VALUES (?, ?, 'done', 1, ?, 1)",
+                    [("j1", "alice", b"{}"), ("j2", "bob", b"{}")],
+                )
+                await database.many(
+                    "INSERT INTO deliveries (id, subject, event, url, created, delivered) VALUES (?, ?, 'e', ?, 1, ?)",
+                    [("d1", "j1", old, 2.0), ("d2", "j2", old, None)],
+                )
+                await outbox.check("alice", old)
+                assert len(receiver.asked) == 6
+                with pytest.raises(SecurityError, match="did not show"):
+                    await outbox.check("bob", old)
             for how in ({"allow_hosts": ("hooks.example",)}, {"challenge": False}):
                 async with an_outbox(database, start=False, **how) as outbox:
                     await outbox.check("alice", f"http://hooks.example:{port}/1")
-            assert len(receiver.asked) == 6
+            assert len(receiver.asked) == 7
             assert receiver.got == []
 
     run(":memory:", story)

@@ -362,6 +362,30 @@ async def test_an_encrypted_value_opens_in_its_own_row_and_column_alone(
                 await database.one("SELECT body FROM a2a_replies WHERE agent = ? AND message = ?", "a", "mine")
             with pytest.raises(Corrupt):
                 await database.all("SELECT message, body FROM a2a_replies WHERE message IN (?, ?)", "mine", "hers")
+        # the same message of another agent, also where the two have changed places
+        keep = "INSERT INTO a2a_replies (agent, message, body, at) VALUES (?, ?, ?, 1)"
+        take = "SELECT body FROM a2a_replies WHERE agent = ? AND message = ?"
+        await database.many(keep, [("A", "B", b'"of A"'), ("C", "B", b'"of C"'), ("B", "A", b'"of B"')])
+        of_a, own = await raw.one(take, "A", "B"), await database.one(take, "A", "B")
+        assert of_a is not None
+        assert own is not None
+        assert bytes(own["body"]) == b'"of A"'
+        await raw.many("UPDATE a2a_replies SET body = ? WHERE agent <> 'a'", [(of_a["body"],)])
+        for agent, message in (("C", "B"), ("B", "A")):
+            with pytest.raises(Corrupt, match="does not belong there"):
+                await database.one(take, agent, message)
+        with pytest.raises(Corrupt):
+            await database.all("SELECT * FROM a2a_replies WHERE agent = ?", "C")
+        # texts of kept bodies: in the clear, only looking encrypted, and encrypted without a place
+        kept = "INSERT INTO call_bodies (id, at, kind, request, response) VALUES (?, 1, 'call', ?, ?)"
+        await database.many(kept, [("1", Private("sent"), None)])
+        row = await database.one("SELECT * FROM call_bodies WHERE id = ?", "1")
+        assert row is not None
+        assert (row["request"], row["response"]) == ("sent", None)
+        for forged in ("sent by nobody", "a3e1:x", "a3e1:" + base64.b64encode(bare).decode()):
+            await raw.many("UPDATE call_bodies SET response = ?", [(forged,)])
+            with pytest.raises(Corrupt, match="does not belong there"):
+                await database.one("SELECT id, request, response FROM call_bodies WHERE id IN (?)", "1")
         await raw.many("UPDATE dead_letters SET outcome = ?", [(letter["call"],)])
         with pytest.raises(Corrupt):
             await database.one("SELECT * FROM dead_letters WHERE id = ?", "hers")
@@ -417,6 +441,16 @@ def test_the_command_line_takes_a_value_from_standard_input_only(
     with pytest.raises(SetupError, match="on the command line") as refused:
         set_("pizza", VALUE, options=options)
     assert VALUE not in str(refused.value)
+
+
+@pytest.mark.parametrize("words", [["client", "add", "shop"], ["login", "shop"], ["vault", "set", "shop"]])
+def test_a_secret_on_the_command_line_is_not_shown_again(words: list[str], capsys: pytest.CaptureFixture[str]) -> None:
+    from agent3.cli.main import app
+
+    with pytest.raises(SetupError, match="command line") as refused:
+        app([*words, VALUE], exit_on_error=False)
+    shown = capsys.readouterr()
+    assert VALUE not in str(refused.value) + shown.out + shown.err
 
 
 def test_the_encrypted_database_has_every_method_of_the_port() -> None:

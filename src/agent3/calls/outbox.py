@@ -2,7 +2,7 @@
 
 At least once, and a receiver can tell a repetition by ``webhook-id``. Of the deliveries of one owner to one destination
 one is out at a time, in order. Any number of processes share the work. It knows urls, headers and bytes, and nothing of
-jobs or of what is told.
+what is told; of jobs only whose they are.
 """
 
 from __future__ import annotations
@@ -67,6 +67,12 @@ _LATEST = (
     "AND q.queue = 'webhooks' AND q.state <> 'dead' WHERE d.subject = ? ORDER BY d.created DESC, d.id DESC LIMIT 1"
 )
 _NOTE = "UPDATE deliveries SET ended = ?, delivered = ?, attempts = ? WHERE id = ?"
+_DELIVERED = (
+    "SELECT 1 AS found FROM (SELECT id FROM jobs WHERE owner = ? ORDER BY updated DESC LIMIT 200) AS latest "
+    "JOIN deliveries AS d ON d.subject = latest.id WHERE d.url = ? AND d.delivered IS NOT NULL AND d.ended IS NULL "
+    "LIMIT 1"
+)
+"""Only the latest jobs of an owner are looked at, so that it does not grow with the history."""
 _PROVEN, _UNPROVEN = 86_400.0, 60.0
 """Seconds that the answer to a challenge is remembered: a yes, and anything else."""
 _MOST_PROVEN = 10_000
@@ -198,11 +204,16 @@ class Outbox:
     async def _challenge(self, owner: str, url: str) -> None:
         """Ask an address whether it wants to be notified; SecurityError if it does not say so.
 
+        One that has taken a delivery of one of the owner's latest jobs is not asked: it may be older than the rule.
         What it said is remembered for a while, so that it is not asked more often than somebody could ask it directly.
         """
         now, asked = self._env.now(), (owner, url)
         known = self._proven.get(asked)
         if known is None or known[0] < now:
+            known = None
+            if await self._database.one(_DELIVERED, owner, url) is not None:
+                known = now + _PROVEN, True
+        if known is None:
             token = self._env.random_bytes(24).hex()
             query = f"{'&' if urlsplit(url).query else '?'}validationToken={token}"
             try:
@@ -212,9 +223,9 @@ class Outbox:
                 log.info("the challenge of a callback address failed: %s", error.message)
                 wants = False
             known = now + (_PROVEN if wants else _UNPROVEN), wants
-            self._proven[asked] = known
-            while len(self._proven) > _MOST_PROVEN:
-                del self._proven[next(iter(self._proven))]
+        self._proven[asked] = known
+        while len(self._proven) > _MOST_PROVEN:
+            del self._proven[next(iter(self._proven))]
         if not known[1]:
             self._metrics.webhooks.inc(("unproven",))
             raise SecurityError(

@@ -14,7 +14,7 @@ from agent3.cli.exit_codes import exit_code
 from agent3.cli.options import load_database_settings
 from agent3.cli.output import confirm, make_console, make_table
 from agent3.env import REAL
-from agent3.errors import AccessError, Conflict, NotFound, ValidationError
+from agent3.errors import AccessError, Conflict, NotFound, SetupError, ValidationError
 from agent3.identity.clients import StoredClients
 from agent3.model import LOCAL, Principal
 from agent3.security.access import Access
@@ -37,7 +37,7 @@ app = App(name="client", help="Clients: who may call over the network, and with 
 @app.command
 def add(
     client: str,
-    *,
+    *surplus: Annotated[str, Parameter(show=False)],
     scope: Annotated[tuple[str, ...], Parameter(consume_multiple=True)] = (),
     tenant: str | None = None,
     options: DatabaseOptions = DatabaseOptions(),  # noqa: B008 - frozen
@@ -53,6 +53,11 @@ def add(
     tenant:
         The tenant that it belongs to.
     """
+    if surplus:  # taken here, since the parser would show it
+        raise SetupError(
+            "agent3 client add takes one name and makes the key itself, so nothing was stored. If what came after the "
+            "name is a secret, change it: others can see what is on a command line."
+        )
     settings = load_database_settings(options)
     if any(one.id == client for one in settings.clients):
         raise Conflict(f"There is a client {client!r} in agent3.toml already. Choose another id, or change it there.")

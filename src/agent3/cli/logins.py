@@ -3,10 +3,14 @@
 from __future__ import annotations
 
 import asyncio
+from typing import Annotated
+
+from cyclopts import Parameter
 
 from agent3.cli.options import load_database_settings
 from agent3.cli.registration import SignInOptions
 from agent3.cli.vault import read_secret
+from agent3.errors import SetupError
 from agent3.identity.loopback_redirect import AtTerminal
 from agent3.identity.sign_ins import SignInWish
 from agent3.model import LOCAL
@@ -19,7 +23,7 @@ __all__ = ["login", "logout"]
 
 def login(
     agent: str,
-    *,
+    *surplus: Annotated[str, Parameter(show=False)],
     user: str = LOCAL.id,
     key: bool = False,
     signing: SignInOptions = SignInOptions(),  # noqa: B008 - frozen
@@ -39,6 +43,11 @@ def login(
     key:
         Give a secret, which is asked for or read from standard input, instead of signing in with your browser.
     """
+    if surplus:  # taken here, since the parser would show it
+        raise SetupError(
+            "A secret on the command line can be seen by others, so it was not stored. If it is one, change it, then "
+            f"give the new one on standard input: agent3 login {agent} --key < FILE"
+        )
     settings = load_database_settings(options)
     secret = read_secret(f"Secret of {user} for {agent}: ") if key else None
     wish = SignInWish(

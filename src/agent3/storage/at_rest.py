@@ -17,6 +17,7 @@ from collections.abc import Callable, Iterator, Sequence
 from contextlib import AbstractAsyncContextManager
 from functools import lru_cache
 from typing import Any, Final, NamedTuple, Protocol, TypeVar, cast
+from urllib.parse import quote
 
 from agent3.errors import Corrupt, SetupError
 from agent3.observe.logs import get as logger
@@ -225,11 +226,12 @@ def _open(cipher: Cipher, sql: str, params: Sequence[object], row: Row) -> Row:
                 plain = b""
             if plain is not value:
                 opened[name] = plain
-        elif isinstance(value, str) and value.startswith(_TEXT):
-            text, place = _open_text(cipher, value)
-            if place:
+        elif isinstance(value, str):
+            text, place = _open_text(cipher, value) if value.startswith(_TEXT) else (value, b"")
+            if place or (cipher.strict and name in _PRIVATE and "call_bodies" in sql):
                 _check_place(place, sql, params, name, found)
-            opened[name] = text
+            if text is not value:
+                opened[name] = text
     return {**found, **opened} if opened else row
 
 
@@ -261,6 +263,11 @@ _KEYS: Final = {
     "call_bodies": "id",
 }
 """The tables with encrypted columns, and the column that tells their rows apart."""
+_OWNERS: Final = {"a2a_replies": "agent"}
+"""The column that a key is told apart by where it is not enough. A value that was written without it as a
+parameter, as in earlier versions, is bound to its key alone, and still read."""
+_PRIVATE: Final = frozenset({"request", "response"})
+"""The columns of ``call_bodies`` that take nothing but ``Private`` texts."""
 TABLES: Final = tuple(_KEYS)
 _HEAD = re.compile(r"INSERT INTO (?P<into>\w+) \((?P<columns>[^)]*)\)|UPDATE (?P<changed>\w+)\s+SET\b")
 _ARRAYS = re.compile(r"unnest\((?P<values>.*?)\)\s+AS \w+ \((?P<columns>[^)]*)\)", re.DOTALL)
@@ -270,34 +277,51 @@ _EQUAL = re.compile(r"(\w+) = \?")
 
 
 class _Spot(NamedTuple):
-    """The table and column that a parameter goes to, and which parameter is the key of its row."""
+    """The table and column that a parameter goes to, and which parameters are the key of its row and its owner."""
 
     name: str
     key: int
+    owner: int | None
 
 
 def _place(sql: str, params: Sequence[object], number: int, at: int | None = None) -> bytes:
     spot = _find_spots(sql).get(number)
     if spot is None:  # never written without one: it could not be told from what was moved there
         raise SetupError(f"Where an encrypted value goes cannot be told from the statement {sql[:200]!r}.")
-    key = params[spot.key] if at is None else cast("Sequence[object]", params[spot.key])[at]
-    return f"{spot.name}\n{key}".encode("utf-8", "surrogatepass")
+    key, owner = (
+        None if one is None else params[one] if at is None else cast("Sequence[object]", params[one])[at]
+        for one in (spot.key, spot.owner)
+    )
+    name = spot.name if spot.owner is None else f"{spot.name}\0{_quote(owner)}"
+    return f"{name}\n{key}".encode("utf-8", "surrogatepass")
+
+
+def _quote(owner: object) -> str:
+    """An owner without line ends, so that it cannot be taken for a part of a key."""
+    return quote(str(owner), safe="", errors="surrogatepass")
 
 
 def _check_place(place: bytes, sql: str, params: Sequence[object], column: str, row: dict[str, Any]) -> None:
     """Corrupt unless a value belongs to the column and the row that it was read from."""
     name, _, key = place.decode("utf-8", "surrogatepass").partition("\n")
     table, _, known = name.partition(".")
-    key_column = _KEYS.get(table, "")
+    known, has_owner, owner = known.partition("\0")
+    key_column, owner_column = _KEYS.get(table, ""), _OWNERS.get(table, "")
     if known == column and re.search(rf"\b{table}\b", sql):
         # Without its key a row was asked for by it.
         keys = [row[key_column]] if key_column in row else params
-        if any(str(one) == key for one in keys):
+        owners = [row[owner_column]] if owner_column in row else _find_equal(owner_column, sql, params)
+        if any(str(one) == key for one in keys) and (not has_owner or any(_quote(one) == owner for one in owners)):
             return
     raise Corrupt(
         f"Something in column {column!r} of the database does not belong there: it is not encrypted, or was moved from "
         "another row. The database was changed from outside. Restore it from a backup."
     )
+
+
+def _find_equal(column: str, sql: str, params: Sequence[object]) -> list[object]:
+    """The parameters that a statement compares a column with."""
+    return [params[sql.count("?", 0, one.end() - 1)] for one in _EQUAL.finditer(sql) if one[1] == column]
 
 
 @lru_cache(maxsize=512)
@@ -312,8 +336,9 @@ def _find_spots(sql: str) -> dict[int, _Spot]:
         for columns in _find_columns(head, part):
             key = next((first + at for at, column in columns if column == _KEYS.get(table)), before)
             before = key
+            owner = next((first + at for at, column in columns if column == _OWNERS.get(table)), None)
             if key is not None and table in _KEYS:
-                spots |= {first + at: _Spot(f"{table}.{column}", key) for at, column in columns}
+                spots |= {first + at: _Spot(f"{table}.{column}", key, owner) for at, column in columns}
     return spots
 
 

@@ -155,3 +155,12 @@ def test_what_is_sent_is_what_a_real_server_reads() -> None:
             path, _, query = target.partition("?")
             assert unquote(path.removeprefix("/p/").removesuffix("/x")) == value
             assert [(name, unquote(text)) for name, text in pairs_of(query)] == [("q", value)]
+
+
+@pytest.mark.parametrize("method", ["GET", "HEAD"])
+def test_the_status_of_an_answer_is_under_both_of_its_names(method: str) -> None:
+    from agent3.protocols.openapi.answers import result_of
+    from agent3.security.outbound import Response
+
+    meta = result_of(Response(204, {}, b"", "http://x"), method).meta
+    assert (meta["status"], meta["http_status"]) == (204, 204)

@@ -56,7 +56,7 @@ _HEADERS = ("content-type", "content-length", "last-modified", "etag", "location
 
 def result_of(response: Response, method: str) -> Done:
     """What a success gave. MalformedResponse where it is not what it claims to be."""
-    meta = {HTTP_STATUS: response.status}
+    meta = {HTTP_STATUS: response.status, "status": response.status}  # the second as in earlier versions
     if method == "HEAD":
         found = {name: response.headers[name] for name in _HEADERS if name in response.headers}
         return Done((Part(data={"status": response.status, "headers": found}),), meta=meta)

@@ -303,7 +303,7 @@ async def _listen(call: Call, answer: Stream) -> Done:
             if len(parts) > _MOST_EVENTS:
                 raise TooLarge(f"{call.agent} sent more than {_MOST_EVENTS} events.")
             call.emit(Event("artifact", artifact="result", parts=(part,), append=len(parts) > 1))
-    return Done(tuple(parts), meta={HTTP_STATUS: answer.status})
+    return Done(tuple(parts), meta={HTTP_STATUS: answer.status, "status": answer.status})
 
 
 def _event_part(data: bytes) -> Part:
