@@ -101,7 +101,8 @@ def calculate(expression: str) -> float:
         raise ValidationError(
             f"{expression[:100]!r} cannot be worked out: {error}. Try something like 2 * (3 + 4)"
         ) from None
-    return float(f"{value:.15g}") if isinstance(value, float) else value  # 0.1 + 0.2 is 0.3
+    whole: object = value
+    return value if isinstance(whole, int) else float(f"{value:.15g}")  # 0.1 + 0.2 is 0.3
 
 
 def _power(left: float, right: float) -> float:
