@@ -501,6 +501,33 @@ def test_calls_that_cannot_go_on_yet_keep_no_others_waiting(monkeypatch: pytest.
     run(story())
 
 
+def test_a_job_that_cannot_be_read_stalls_no_other_approval() -> None:
+    async def story() -> None:
+        async with build(settings(DEAR), [Bank().agent]) as server:
+            approvals, tried = server.core.parts.approvals, list[str]()
+
+            async def go_on(job: Any) -> None:
+                tried.append(job.id)
+                raise NotFound("its agent is elsewhere")
+
+            approvals.on_decision = go_on
+            jobs = [asked.job for asked in [await pay(server) for _ in range(3)] if isinstance(asked, Needs)]
+            for one in (await server.gateway.approvals(ANN))["approvals"]:
+                await server.gateway.decide(ANN, one["id"], approve=True)
+            for damaged in jobs[:1]:
+                await server.services.database.write(
+                    lambda tx, job=damaged: tx.run("UPDATE jobs SET call = ? WHERE id = ?", b"{", job)
+                )
+            tried.clear()
+            for _ in range(20):  # a look of the gateway's own may come between
+                await approvals.settle()
+            assert set(tried) == {*jobs[1:]}
+            counted = server.core.metrics.render()[0]
+            assert b'agent3_events_dropped_total{reason="undecodable row"} 1' in counted
+
+    run(story())
+
+
 @pytest.mark.parametrize(
     ("rule", "says"),
     [

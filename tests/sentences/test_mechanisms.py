@@ -252,3 +252,55 @@ def test_a_word_of_a_long_agent_name_stays_in_a_value() -> None:
     cart = capability("add_to_cart", "Put a product into the cart", "product", product="Product")
     found = read(cart, "add the product Oak tray to the cart", NOW, agent="cup-and-tray")
     assert not isinstance(found, Understood) or found.input == {"product": "Oak tray"}
+
+
+_REMIND = capability("delete_reminder", "Delete a reminder by its id.", "id", id=whole())
+_VOLUME = capability("set_volume", "Set the volume of a room.", "level room", level=whole(), room={"type": "string"})
+_SEND = capability(
+    "send_message", "Send a message to somebody.", "to text", to={"type": "string"}, text={"type": "string"}
+)
+
+
+@pytest.mark.parametrize(
+    ("asked", "said"),
+    [
+        *(
+            (_VOLUME, f"{sign} set the volume of the kitchen to 5")
+            for sign in "🚫 ❌ ⛔ ❎ ✋🙅 ⏸ // -- ¬ ≠ ✗ 🙏".split()
+        ),
+        *((_VOLUME, f"set the volume of the kitchen to 5 {sign}") for sign in "👎 🚫 ⏸ //".split()),
+        (_VOLUME, "set the volume to 5 in the kitchen 👎"),
+        (_REMIND, "<!-- delete reminder 4 -->"),
+        (_REMIND, "/* delete reminder 4 */"),
+        (_REMIND, "[ ] delete reminder 4"),
+        (_REMIND, "!delete reminder 4"),
+        (_REMIND, "🚫delete reminder 4"),
+        (_REMIND, "delete reminder !4"),
+        (_REMIND, "un delete reminder 4"),
+        (_REMIND, "4 👎"),
+        (_SEND, "Message: do not send a message to Bob saying hi"),
+        (_SEND, "text: never send a message to Bob saying hi"),
+        (_SEND, "with the text hi do not send a message to Bob"),
+        (_SEND, "saying hi, don't send a message to Bob"),
+        (_SEND, "con el texto hola, no envíes un mensaje a Bob"),
+        (_SEND, "que diga hola no mandes un mensaje a Bob"),
+    ],
+)
+def test_signs_and_late_verbs_that_forbid_start_nothing(asked: Capability, said: str) -> None:
+    assert not isinstance(read(asked, said, NOW), Understood)
+
+
+@pytest.mark.parametrize(
+    ("asked", "said", "given"),
+    [
+        *(
+            (_REMIND, said, {"id": 4})
+            for said in ("Hi! Delete reminder 4!", "- delete reminder #4", "delete reminder (4)")
+        ),
+        (_SEND, "send a message to Bob saying do not send money", {"to": "Bob", "text": "do not send money"}),
+        (_SEND, 'send a message to Bob saying "no 🚫"', {"to": "Bob", "text": "no 🚫"}),
+        (_SEND, "send a message to Bob saying see you 🙂", {"to": "Bob", "text": "see you 🙂"}),
+    ],
+)
+def test_punctuation_and_the_signs_of_a_text_ask_nothing(asked: Capability, said: str, given: dict[str, Any]) -> None:
+    assert read(asked, said, NOW) == Understood(given, used=read(asked, said, NOW).used)  # type: ignore[union-attr]

@@ -17,7 +17,7 @@ import msgspec
 from msgspec import Struct, UnsetType
 
 from agent3.calls.jobs import Job
-from agent3.calls.jobs.rows import decode_job
+from agent3.calls.jobs.rows import RowReader, decode_job
 from agent3.env import Env
 from agent3.errors import AccessError, Agent3Error, Conflict, NotFound, SetupError, TurnTaken
 from agent3.model import Call, Capability, Event, Needs, Part, Principal, Question, text_of
@@ -103,6 +103,7 @@ class Approvals:
         self._rules = tuple(rules)
         self._longest = keep_days * 86_400.0 * 0.9  # the job that waits must still be there
         self._looked = _START
+        self._reader = RowReader(metrics)
         self.on_decision: Callable[[Job], Awaitable[object]] | None = None
         """Goes on with a job whose approval was decided; None where this process runs no jobs."""
         for number, rule in enumerate(self._rules, 1):
@@ -296,7 +297,9 @@ class Approvals:
     async def _go_on(self, row: Row) -> None:
         """Have the job go on, and note that it does. Whoever comes later finds it no longer waiting."""
         stored = await self._database.one("SELECT * FROM jobs WHERE id = ?", row["job"])
-        job = None if stored is None else decode_job(stored)
+        job = None if stored is None else self._reader.find_job(stored)
+        if job is None and stored is not None:
+            return  # it cannot be read, which was logged and counted; the others go on
         if job is not None and job.status == "needs" and (waits := find_request(job.state)) and waits.id == row["id"]:
             if self.on_decision is None:
                 return  # a gateway does it

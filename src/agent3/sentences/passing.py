@@ -10,6 +10,7 @@ from dataclasses import dataclass
 from agent3.sentences.announcements import DETERMINERS, TAIL, TELLING, WRITING_DOWN, Scene, row_at, row_length, rows
 from agent3.sentences.lexicon import BROAD, EMPTY, is_action, is_cognate, is_common, same_stem
 from agent3.sentences.slots import EXCLUDING, Form
+from agent3.sentences.tokens import FORBIDDING, is_sign
 
 __all__ = ["FILLER", "NEW", "Pass", "pass_over"]
 
@@ -207,6 +208,23 @@ def _is_stop(scene: Scene, index: int) -> bool:
     )
 
 
+def _is_undoing(scene: Scene, index: int) -> bool:
+    """Whether "un" turns the verb after it round, as in "un delete reminder 4", and is no article."""
+    tokens = scene.tokens
+    follows = tokens[index + 1].plain if index + 1 < len(tokens) else ""
+    return tokens[index].plain == "un" and not scene.form.reading and follows in scene.form.verbs
+
+
+def _is_sign(scene: Scene, index: int) -> bool:
+    """Whether a mark says something, as a word does: a crossed circle, the start of a comment, an empty box."""
+    token, text = scene.tokens[index], scene.sentence.text
+    if token.value == "[":
+        return text[token.end :].lstrip().startswith("]")
+    if token.value[-1] == "!" and not text[max(0, token.start - 1) : token.start].strip():
+        return text[token.end : token.end + 1].isalnum()  # "!delete", "reminder !4"
+    return is_sign(token.value) and not (scene.form.reading and not FORBIDDING & {*token.value})
+
+
 def pass_over(scene: Scene, index: int) -> Pass | None:
     """How a token may be passed over; None if it needs a place."""
     tokens, form = scene.tokens, scene.form
@@ -214,10 +232,10 @@ def pass_over(scene: Scene, index: int) -> Pass | None:
     if length := row_length(tokens, index, _COURTESIES):
         return Pass(index + length, 0.0, "courtesy")
     if token.shape == "mark":
-        return Pass(index + 1, 0.0, "mark")
+        return None if _is_sign(scene, index) else Pass(index + 1, 0.0, "mark")
     if token.shape == "code" and token.plain in form.hyphenated:
         return Pass(index + 1, 0.1, "capability")
-    if token.shape != "word" or _is_stop(scene, index) or _is_vague(scene, index):
+    if token.shape != "word" or _is_stop(scene, index) or _is_vague(scene, index) or _is_undoing(scene, index):
         return None
     here = index + 1
     if (

@@ -11,7 +11,7 @@ from __future__ import annotations
 import re
 from typing import Literal
 
-from agent3.sentences.lexicon import fold_letters
+from agent3.sentences.lexicon import fold_letters, meanings
 
 __all__ = ["Why", "blank_courtesies", "find_prohibition", "forbids_all", "is_withdrawal", "only_forbids", "takes_back"]
 
@@ -41,6 +41,7 @@ _CONTENT = re.compile(
     r"\b(?:saying|that says|which says|diciendo|que diga|que dice|with (?:the )?(?:text|message|body|content)"
     r"|con (?:el )?(?:texto|mensaje|cuerpo|contenido))\b|:\s"
 )
+_NEGATED = re.compile(r"(?:n't|\b(?:not|dont|never|no|nunca|jamas|ni)) (?:(?:l[oae]s?|me|te|se|ever|please) )*(\w+)")
 _SAY = re.compile(
     r"^\W*(?:(?:please|por favor|can you|could you|puedes|podrias)\W+)*(?:tell|post|write|send|announce|notify|say"
     r"|di|dile|diles|avisa|avisales"
@@ -176,10 +177,11 @@ _PAST = re.compile(r"^\W*(?:[A-ZÁÉÍÓÚ]\w+ )?\w{2,}(?:ó|é|aste|iste|aron|i
 """A Spanish verb in the past at the start: only its accents tell it from a command."""
 
 
-def find_prohibition(text: str, *, reading: bool = False) -> Why | None:
+def find_prohibition(text: str, *, reading: bool = False, verbs: frozenset[str] = frozenset()) -> Why | None:
     """Why a sentence asks for nothing to be done; None if it may be a request.
 
     ``reading`` is for capabilities that only look something up: there a question is a request.
+    ``verbs`` are what the capability does: "message: do not send …" forbids it, though a text could begin there.
     """
     if len(text) > 2 * _LONGEST_END:  # nobody hides a request in the middle of a page
         text = f"{text[:_LONGEST_END]} {text[-_LONGEST_END:]}"
@@ -188,6 +190,10 @@ def find_prohibition(text: str, *, reading: bool = False) -> Why | None:
     if _WITHDRAWN.search(said):
         return "withdrawn"
     if body := _CONTENT.search(said) or _SAY.search(said):
+        before, negated = re.findall(r"\w+", said[: body.start()]), _NEGATED.findall(said, body.end())
+        asked_before = len(before) > 1 and any(meanings(word) & verbs for word in before)
+        if not asked_before and any(meanings(word) & verbs for word in negated):
+            return "forbids"
         said = said[: body.start() if body.re is _CONTENT else body.end()]
     if (wonder := _HYPOTHETICAL.search(said)) and not (reading and wonder[0].startswith("what will")):
         return "hypothetical"

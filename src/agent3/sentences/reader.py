@@ -115,7 +115,7 @@ def read(capability: Capability, message: str, now: datetime, *, agent: str = ""
     form = form_of(capability, agent)
     message = _settle_corrections(message, now) if len(message) <= LONGEST else message
     language = detect_language(message)
-    if (why := find_prohibition(message, reading=form.reading)) is not None:
+    if (why := find_prohibition(message, reading=form.reading, verbs=form.verbs)) is not None:
         return Forbidden(why, language)
     sentence = Sentence(blank_courtesies(message[:LONGEST]), now)
     if len(message) > LONGEST or len(sentence.tokens) > _MOST_TOKENS:

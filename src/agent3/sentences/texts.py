@@ -14,7 +14,7 @@ from agent3.sentences.announcements import CALLED, DETERMINERS, LEAD, SAYING, TA
 from agent3.sentences.lexicon import BROAD, EMPTY, fold, is_action, is_common, meanings
 from agent3.sentences.passing import FILLER, NEW
 from agent3.sentences.slots import Slot
-from agent3.sentences.tokens import Token
+from agent3.sentences.tokens import Token, is_sign
 from agent3.sentences.values import Cue, Value, Words
 
 __all__ = ["is_form", "is_name", "is_taken", "may_be_part", "texts_at"]
@@ -487,7 +487,7 @@ def _is_whole(scene: Scene, begin: int, end: int, border: int, slot: Slot, cue: 
 
 
 def _strip(tokens: list[Token], begin: int, end: int) -> int:
-    while end > begin + 1 and tokens[end - 1].shape == "mark":
+    while end > begin + 1 and tokens[end - 1].shape == "mark" and not is_sign(tokens[end - 1].value):
         end -= 1
     return end
 

@@ -18,7 +18,7 @@ from agent3.sentences.lexicon import fold, fold_letters, meanings
 from agent3.sentences.spans import find_spans, parse_number
 from agent3.sentences.synonyms import CURRENCIES, LANGUAGES, PLACES, UNITS
 
-__all__ = ["LONGEST", "Atom", "Sentence", "Shape", "Token"]
+__all__ = ["FORBIDDING", "LONGEST", "Atom", "Sentence", "Shape", "Token", "is_sign"]
 
 LONGEST = 2_000
 """Characters of a sentence that is read; a longer text can only be passed on as it is."""
@@ -62,7 +62,7 @@ _LEXER = re.compile(
     r"|(?P<clock>\d{1,2}:\d\d(?::\d\d)?(?!\d))"
     r"|(?P<windows>[A-Za-z]:\\[^\s,;]+)"
     r"|(?P<selector>[\w#.*-]*\[[\w-]+[~|^$*]?=[^\]\s]+\][\w.#:\[\]=\"'-]*)"
-    r"|(?P<assigned>[A-Za-z_]\w*(?==\S))|(?P<mark>[()\[\]{}]|[,;:!?¿¡=…—\u2013]+|\.+(?![\w/\\])|-(?=\s)|%)"
+    r"|(?P<assigned>[A-Za-z_]\w*(?==\S))|(?P<mark>[()\[\]{}]|[,;:!?¿¡=…—\u2013]+|\.+(?![\w/\\])|-(?=\s)|%|[🚫❌⛔❎👎✋🛑🙅⏸⏹✗✘✖¬≠]+\ufe0f?)"
     r"|(?P<chunk>[^\s,;=\"“”«»()\[\]{}¿¡?!…%]+(?:,\d+)*(?:=[^\s,;]+(?<=/\S))?)"
 )
 _CONTRACTED = frozenset("it that what he she let there who where here how when one".split())
@@ -70,6 +70,10 @@ _MARKS = ".,;:!?'\u2019-\u2013—"
 _DOTTED = re.compile(r"[\w-]+(?:\.[\w-]+)*\.[A-Za-z]\w{0,9}|\.[\w.-]+")
 _PATH = re.compile(r"(?:[\w.~*-]*[/\\])+[\w.*-]*[/\\]?|~|\*\.[\w*]+|[\w*-]*\*[\w.*-]*")
 _CODE = re.compile(r"(?=.*[\d_-])(?=.*[A-Za-z])[\w-]+(?:[.:#][\w-]+)*")
+
+FORBIDDING = frozenset("🚫❌⛔❎👎✋🛑🙅⏸⏹✗✘✖¬≠")
+"""Signs that say no, whatever is asked for."""
+_PUNCTUATION = re.compile(r"[.,;:?!¿¡…'\"\u2018\u2019“”«»()\[\]{}%*•·|_]+|[=\-\u2013—]|\.?[\u200b-\u200f\ufe0f]+")
 
 _HYPHENATED = re.compile(
     r"(?:twen|thir|for|fif|six|seven|eigh|nine)ty-(?:one|two|three|four|five|six|seven|eight|nine)"
@@ -129,6 +133,11 @@ def _lex(text: str) -> Iterator[Token]:
             yield Token(start, stop, plain[start:stop], _shape(kept), kept)
             if stop < end:
                 yield Token(stop, end, text[stop], "mark", text[stop:end])
+
+
+def is_sign(mark: str) -> bool:
+    """Whether a mark is no punctuation: it says something, as a word does. "//", "--" and "!=" are such, too."""
+    return _PUNCTUATION.fullmatch(mark) is None
 
 
 def _shape(text: str) -> Shape:

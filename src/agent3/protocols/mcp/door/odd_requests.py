@@ -54,6 +54,8 @@ def mend_body(body: bytes) -> tuple[bytes, bytes | None]:
     """
     try:
         message = msgspec.json.decode(body)
+    except msgspec.ValidationError as error:  # a number that no float holds, such as the id 1e400
+        raise RequestError(f"This message cannot be read: {error}.") from None
     except (msgspec.DecodeError, RecursionError, UnicodeDecodeError):
         return body, None  # the SDK says what is wrong
     if not isinstance(message, dict) or not isinstance(method := message.get("method"), str):
