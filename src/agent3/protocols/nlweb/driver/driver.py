@@ -176,12 +176,21 @@ def _may_show(view: PageView, clauses: Sequence[Clause], plans: Sequence[Plan], 
         pressed = pressed[:-1]  # "click Delete and click Yes": the page asks back
         if not pressed:
             return True
+    everything = PageView([replace(control, visible=True) for control in view.controls], ())
+    hidden = plan(everything, clauses[doubtful], ())
+    marked = [fold(act.control.name) for act in before if act.kind == "check"]
+    if marked and isinstance(hidden, list):  # "Return trip" shows "Return date"
+        seen = {(one.frame, one.index) for one in view.visible}
+        unseen = [act.control.name for act in hidden if (act.control.frame, act.control.index) not in seen]
+        if unseen and all(
+            any(len(word) > 3 and word in name for name in marked for word in _words(one)) for one in unseen
+        ):
+            return True
     if not pressed or any(has_consequences(one.name, link=one.role == "link", asks=True) for one in pressed):
         return False
     if any(one.opens or _leads_on(one) or (one.searches or (one.frame, one.form) in searched) for one in pressed):
         return all(not one.sends or one.searches or _leads_on(one) for one in pressed)
-    everything = PageView([replace(control, visible=True) for control in view.controls], ())
-    return isinstance(plan(everything, clauses[doubtful], ()), list)
+    return isinstance(hidden, list)
 
 
 def _leads_on(control: Control) -> bool:
@@ -365,6 +374,7 @@ class _Operator:
             return await self._slide(act, element)
         if act.control.kind == "cell":
             return await self._edit_cell(act, element)
+        chips = await element.evaluate(_CHIPS, act.values[0]) if act.control.role == "combobox" else 0
         await element.fill(act.values[0], timeout=_ACT_MS)
         if act.control.kind == "range":
             return float(await element.input_value()) == float(act.values[0])
@@ -374,6 +384,8 @@ class _Operator:
         await self.settle()
         element = await self._renew(act.control, element)
         shown: str = await element.evaluate("node => node.value ?? node.innerText")
+        if act.control.role == "combobox" and not shown.strip():  # what was chosen stands beside the field
+            return bool(await element.evaluate(_CHIPS, act.values[0]) > chips)
         return _letters(shown) == _letters(act.values[0])
 
     async def _edit_cell(self, act: Act, element: ElementHandle) -> bool | Doubt:
@@ -511,7 +523,8 @@ class _Operator:
         """
         if self._asked is None:
             return True
-        found: Any = await self._asked.evaluate("({text, names, open, inline}) => ({text, names, open, inline})")
+        read = "({text, names, open, fields, inline}) => ({text, names, open, fields, inline})"
+        found: Any = await self._asked.evaluate(read)
         names: list[str] = found["names"]
         if following:
             planned = plan_all(await look(self._page), following[:1], self.used, otherwise=wish)[0]
@@ -520,14 +533,18 @@ class _Operator:
         yes = [number for number, name in enumerate(names) if _affirms(name, act.control.name)]
         no = [name for name in names if _declines(name, act.control.name)]
         questions = "?" in found["text"] or _SURE.search(found["text"]) is not None
-        named = serious or any(not _YES & {*re.findall(r"\w+", fold(names[number]))[:1]} for number in yes)
+        # "Yes, submit" says what was pressed; "OK" does not.
+        named = serious or any(_affirms(_strip_yes(names[number]), act.control.name) for number in yes)
         if found["inline"] and not questions and not (len(yes) == 1 and no):
             return True
+        # Nothing but buttons, one of which goes back: what was pressed is not done yet.
+        turns_back = not found["fields"] and len(names) > 1 and any(not _CLOSES & {*_words(name)} for name in no)
         if found["open"] or len(yes) != 1:
-            unsure = questions or (serious and (found["open"] or len(names) > 1))
+            unsure = questions or turns_back or (serious and (found["open"] or len(names) > 1))
             return Doubt("asks", found["text"], tuple(names[:5])) if unsure else True
         if not questions and not (no and named):
-            return True  # a message, with a button to go on
+            # A message with a button to go on, unless one can go back as well.
+            return Doubt("asks", found["text"], tuple(names[:5])) if turns_back else True
         if self._confirm is not None:
             self._confirm(f"“{found['text']}”")
         button = (await (await self._asked.get_property("buttons")).get_property(str(yes[0]))).as_element()
@@ -711,6 +728,8 @@ _NO = frozenset(
     "no not cancel back keep close dismiss never abort stay undo cancelar volver cerrar atras conservar mantener"
     " deshacer".split()
 )
+_CLOSES = frozenset("close dismiss cerrar".split())
+"""Words that put away what only tells something, too."""
 
 
 _SURE = re.compile(
@@ -718,6 +737,14 @@ _SURE = re.compile(
     r"|segur[oa]s?|deshacer|irreversible|permanente(?:mente)?|para confirmar)\b",
     re.IGNORECASE,
 )
+
+
+def _words(text: str) -> list[str]:
+    return re.findall(r"\w+", fold(text))
+
+
+def _strip_yes(name: str) -> str:
+    return " ".join(word for word in _words(name) if word not in _YES)
 
 
 def _affirms(name: str, pressed: str) -> bool:
@@ -880,16 +907,17 @@ known => {
     while (holder && !fresh.every(node => holder.contains(node))) holder = holder.parentElement;
     if (!holder) return null;
   }
-  const open = [...holder.querySelectorAll("input,textarea,select")].some(node => shown(node)
-    && !["submit", "button", "hidden", "checkbox", "radio"].includes(node.type) && !node.value);
+  const fields = [...holder.querySelectorAll("input,textarea,select")].filter(node => shown(node)
+    && !["submit", "button", "hidden"].includes(node.type));
+  const open = fields.some(node => !["checkbox", "radio"].includes(node.type) && !node.value);
   const texts = [], walker = document.createTreeWalker(holder, NodeFilter.SHOW_TEXT);
   while (walker.nextNode()) {
     const parent = walker.currentNode.parentElement;
     if (shown(parent) && !buttons.some(node => node.contains(parent))) texts.push(squeeze(walker.currentNode.data));
   }
   const text = squeeze(texts.join(" ")).slice(0, 300) || squeeze(holder.ariaLabel);
-  return {text: text || buttons.map(nameOf).join(", "), names: buttons.map(nameOf), open, inline: holder !== dialog,
-    buttons};
+  return {text: text || buttons.map(nameOf).join(", "), names: buttons.map(nameOf), open, fields: fields.length,
+    inline: holder !== dialog, buttons};
 }
 """
 _SUGGESTIONS = r"""
@@ -905,6 +933,22 @@ _SUGGESTIONS = r"""
   if (!lists.length && !anywhere && !["list", "both"].includes(node.getAttribute("aria-autocomplete"))) return null;
   const found = lists.flatMap(list => [...list.querySelectorAll("[role=option]")]);
   return [...new Set(found)].filter(one => shown(one) && one.ariaDisabled !== "true");
+}
+"""
+# How often a text stands beside a field, as what was chosen in it, and not among its suggestions.
+_CHIPS = r"""
+(node, name) => {
+  const plain = text => String(text ?? "").replace(/\s+/g, " ").trim().toLowerCase();
+  let box = node.parentElement ?? node;
+  for (let level = 0; level < 2 && box.parentElement && !box.matches("form,fieldset,section,main,body"); level++) {
+    if (box.querySelectorAll("input,select,textarea").length > 1) break;
+    if (box.parentElement.querySelectorAll("input:not([type=hidden]),select,textarea").length > 1) break;
+    box = box.parentElement;
+  }
+  return [...box.querySelectorAll("*")].filter(one => !one.closest("[role=listbox],datalist,label") && one !== node
+    && one.checkVisibility()
+    && [...one.childNodes].some(text => text.nodeType === 3 && plain(text.data) === plain(name))
+  ).length;
 }
 """
 _TELLS = r"""

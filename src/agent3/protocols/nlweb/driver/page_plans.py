@@ -348,6 +348,7 @@ def _assign(clause: Clause, part: str, fields: Sequence[Control]) -> Act | Doubt
     side_by_side = [
         (text, name) for text, name in side_by_side
         if not {*_words(name)} <= _SMALL and fold(text.split()[0]) not in _LEADING
+        and not {*_words(name)[-2:]} & _LEADING
     ]  # fmt: skip
     for way in (cuts, side_by_side):  # "city to Rome" first: "the name Ann" has no word between the two
         one = _assign_cut(clause, way, fields, close=way is side_by_side)
@@ -373,6 +374,11 @@ def _assign_cut(
                 named = [one for one in named if one.role == "list"]
             if described:  # "the text below" is not what is to be written
                 named = [one for one in named if not one.is_free]
+            if not clause.is_quoted(text):  # a text that says the name of another field is rather for that one
+                named = [
+                    one for one in named
+                    if _is_called(one, target.name) or not _names_field(value, [each for each in fields if each != one])
+                ]  # fmt: skip
             if len(named) > 1:
                 return Doubt("several", name.strip())
             if named:
@@ -385,6 +391,12 @@ def _assign_cut(
     if len(found) != 1:
         return Doubt("several" if found else "words", _plain(clause, " ".join(cuts[0]) if cuts else ""))
     return next(iter(found.values()))
+
+
+def _names_field(text: str, fields: Sequence[Control]) -> bool:
+    """Whether the whole name of a field stands in a text."""
+    said = f" {' '.join(_words(text))} "
+    return any(one.name and f" {' '.join(_words(one.name))} " in said for one in fields)
 
 
 def fit(field: Control, value: str) -> Act | Doubt:

@@ -165,6 +165,8 @@ def wish(view: PageView, clause: Clause, written: Sequence[Control]) -> Plan:
             found = [acts for acts in found if acts[0].kind in ("check", "clear")][:1] or found[:1]  # one and the same
         if len(found) == 1:
             unusable = [act.control for act in found[0] if act.control.disabled]
+            if _leaves_verb(pool, text, found[0]):
+                return Doubt("words", clause.text)
             return Doubt("disabled", unusable[0].name) if unusable else open_first(view, found[0])
         if found:
             return Doubt("several", clause.text)
@@ -172,11 +174,29 @@ def wish(view: PageView, clause: Clause, written: Sequence[Control]) -> Plan:
     return Doubt("words", clause.text) if opened is None else opened
 
 
+def _leaves_verb(view: PageView, text: str, acts: Sequence[Act]) -> bool:
+    """Whether another thing to do comes after an "and", which none of the acts does: "enrol me in Art and pay"."""
+    used = [act.control for act in acts]
+    said = [word for one in used for word in _content(" ".join((one.name, *one.row, *one.options)))]
+    said += [word for act in acts for value in act.values for word in _content(value)]
+    for part in _AND.split(text)[1:]:
+        tokens = _tokens(part)
+        verb = _split_verb(tokens)[0]
+        if not verb or any(_same(verb, word) for word in said):
+            continue
+        buttons = [one for one in view.visible if _after_verb(one, tokens) is not None]
+        if buttons and not any(one in used for one in buttons):
+            return True
+        if not buttons and is_action(verb) and verb not in _NOUNS and not any(_does(verb, word) for word in said):
+            return True
+    return False
+
+
 def split_wish(view: PageView, clause: Clause, written: Sequence[Control]) -> list[Clause]:
     """A clause as several, where "and" or a comma stands between things that can all be done; else as it is."""
     parts, verb = _AND.split(clause.text), clause.text.split(maxsplit=1)[0]
     clauses: list[Clause] = []
-    used, before = [*written], ""
+    used, before, acts = [*written], "", list[Act]()
     for part in parts if 1 < len(parts) <= _MOST_PARTS else ():
         # "Move A to X and B to Y". Two things to look for are one search, or one of them is no thing to look for.
         whole = " ".join((*before.split()[: -len(part.split())], part))
@@ -186,15 +206,31 @@ def split_wish(view: PageView, clause: Clause, written: Sequence[Control]) -> li
             one = parse_sentence(said)
             found = plan_all(view, one, used, otherwise=wish)
             waits = bool(clauses) and all(isinstance(each, list) or each.why == "disabled" for each in found)
+            bare = said != part or not (one and (one[0].verb or is_action(_split_verb(_tokens(part))[0])))
+            if bare and before and not _is_like(acts, found):
+                continue
             again = [act for each in found if isinstance(each, list) for act in each if act.control in used]
             if (waits or all(isinstance(each, list) for each in found)) and not (said == whole and again):
                 before = said
+                acts = [act for each in found if isinstance(each, list) for act in each]
                 clauses += one
                 used += [act.control for each in found if isinstance(each, list) for act in each]
                 break
         else:
             return [clause]
     return clauses or [clause]
+
+
+def _is_like(acts: Sequence[Act], plans: Sequence[Plan]) -> bool:
+    """Whether what one verb does to a second thing is what it does to the first: the same button of another row."""
+    others = [act for each in plans if isinstance(each, list) for act in each]
+    if not acts or not others:
+        return True
+    one, other = acts[-1], others[-1]
+    if "press" not in (one.kind, other.kind):
+        return True
+    kinds, roles = one.kind == other.kind, one.control.role == other.control.role
+    return kinds and roles and (not one.control.row or one.control.name == other.control.name)
 
 
 def find_menu(view: PageView, clause: Clause) -> Control | None:
@@ -890,7 +926,9 @@ class _Filling:
             )
         ):
             whose += 1
-        if whose < len(self._tokens) and self._tokens[whose].plain in _GIVING:
+        # But "from Rome to Oslo" has two values, whatever the page says of Rome.
+        small = self._tokens[index].plain in _FILLERS
+        if whose < len(self._tokens) and self._tokens[whose].plain in _GIVING and not small:
             index = whose
         for token in self._tokens[index + 1 :]:
             between = self._text[(value[-1] if value else self._tokens[index]).end : token.start]
