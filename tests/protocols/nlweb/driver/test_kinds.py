@@ -201,6 +201,26 @@ SAYING = {
     "heading of a page": "<main><h2 id=m></h2></main>{button}",
 }
 
+LOANS = """<h1>Loans report</h1><h2>Payments</h2><table>""" + "".join(
+    f"""<tr><td><input type=checkbox aria-label="Select {name}" onchange="note('marked')"></td><td>{name}</td>
+<td><button onclick="note('{name}')">Renew</button></td></tr>"""
+    for name in ("Emma", "Dune")
+) + """</table><label>Report title <input oninput="note('title ' + value)"></label>
+<label>Cost centre <select onchange="note(value)"><option>Sales<option>Press</select></label>
+<button onclick="d.hidden = false">File report</button><button onclick="t.hidden = false">Tidy up</button>
+<div role=dialog id=d hidden>It stays as it is. <button onclick="note('filed'); d.hidden = true">Yes, file</button>
+<button onclick="d.hidden = true">Back</button></div><div role=dialog id=t hidden>All lists go away.
+<button onclick="note('tidied')">OK</button> <button>Back</button></div>"""  # fmt: skip
+TRIP = """<h2>Rome, Oslo</h2><form onsubmit="note([a.value, b.value]); return false"><label>Origin <input id=a></label>
+<label>Destination <input id=b></label><button>Search trains</button></form>
+<label><input type=radio onchange="r.hidden = false">Return trip</label>
+<label>Out <input type=date></label><label id=r hidden>Return date <input type=date onchange="note(value)"></label>
+<div><i id=k></i><input role=combobox aria-label=Guests aria-controls=l oninput="l.hidden = false">
+<div role=listbox id=l hidden><div role=option onclick="pick(this)">Ann</div></div></div><script>
+const pick = one => { k.innerHTML += '<b>Ann</b>';
+document.querySelector('[role=combobox]').value = ''; l.hidden = true;
+note('Ann') }</script>"""
+
 
 def page_of(kind: str, names: list[str]) -> str:
     before, entry, after = ENTRIES[kind]
@@ -325,6 +345,15 @@ def patience(monkeypatch: pytest.MonkeyPatch) -> None:
         (POST, 'post "Hello"', "Hello"),
         # Fields of a form hide what the form itself has under their names.
         (HIDING, "set Kids to 2", "kids 2"),
+        (LOANS, "renew Emma and Dune", "Emma; Dune"),
+        (LOANS, "put the report on the Press cost centre", "Press"),
+        (LOANS, "file the report", "filed"),
+        (TRIP, "search trains from Rome to Oslo", "Rome,Oslo"),
+        (
+            TRIP,
+            "check Return trip, put 2027-05-12 as Out and 2027-05-16 as Return date, select Ann in Guests",
+            "2027-05-16; Ann",
+        ),
     ],
 )
 def test_each_kind_of_thing_is_used_as_a_person_would(run: Any, html: str, sentence: str, title: str) -> None:
@@ -388,6 +417,7 @@ def test_each_kind_of_thing_is_used_as_a_person_would(run: Any, html: str, sente
         (VISIT, 'book a visit with Blanco "tomorrow"'),
         (FIND, "busca los mapas (maps)"),
         (LOGIN, "log in as the boss (ann) with password s3"),
+        (LOANS, "renew Emma and pay the fine"),
     ],
 )
 def test_one_word_that_nothing_explains_and_nothing_is_done(run: Any, html: str, sentence: str) -> None:
@@ -459,6 +489,7 @@ def test_done_is_said_only_where_the_page_shows_it(run: Any, monkeypatch: pytest
         (ASKS_BACK, "click Join", "“Please enter a name first”"),
         (SUGGESTS, "select Small in Size", "does not show it"),
         (KEBAB.replace("note('kept ${name}')", ""), "click Store for Elm-2", "does not show it"),  # the menu closed
+        (LOANS, "click Tidy up", "asks first: “All lists go away.”"),
         (KEBAB.replace("Yes, delete", "Proceed?").replace("Keep it", "Continue"), "delete Oak-1", "asks first"),
     ):
         driven, after = run(html, sentence, confirm=asked.append)

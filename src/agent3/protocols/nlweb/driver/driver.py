@@ -728,8 +728,8 @@ _NO = frozenset(
     "no not cancel back keep close dismiss never abort stay undo cancelar volver cerrar atras conservar mantener"
     " deshacer".split()
 )
-_CLOSES = frozenset("close dismiss cerrar".split())
-"""Words that put away what only tells something, too."""
+_CLOSES = frozenset("close dismiss keep stay cerrar".split())
+"""Words that also put away what only tells something: "Keep looking" after "In your bag"."""
 
 
 _SURE = re.compile(

@@ -207,23 +207,28 @@ def split_wish(view: PageView, clause: Clause, written: Sequence[Control]) -> li
             found = plan_all(view, one, used, otherwise=wish)
             waits = bool(clauses) and all(isinstance(each, list) or each.why == "disabled" for each in found)
             bare = said != part or not (one and (one[0].verb or is_action(_split_verb(_tokens(part))[0])))
-            if bare and before and not _is_like(acts, found):
+            twice = any(act.kind == "write" and act.control in used[len(written) :] for act in _acts_of(found))
+            if twice or (bare and before and not _is_like(acts, found)):
                 continue
-            again = [act for each in found if isinstance(each, list) for act in each if act.control in used]
+            again = [act for act in _acts_of(found) if act.control in used]
             if (waits or all(isinstance(each, list) for each in found)) and not (said == whole and again):
                 before = said
-                acts = [act for each in found if isinstance(each, list) for act in each]
+                acts = _acts_of(found)
                 clauses += one
-                used += [act.control for each in found if isinstance(each, list) for act in each]
+                used += [act.control for act in acts]
                 break
         else:
             return [clause]
     return clauses or [clause]
 
 
+def _acts_of(plans: Iterable[Plan]) -> list[Act]:
+    return [act for each in plans if isinstance(each, list) for act in each]
+
+
 def _is_like(acts: Sequence[Act], plans: Sequence[Plan]) -> bool:
     """Whether what one verb does to a second thing is what it does to the first: the same button of another row."""
-    others = [act for each in plans if isinstance(each, list) for act in each]
+    others = _acts_of(plans)
     if not acts or not others:
         return True
     one, other = acts[-1], others[-1]
@@ -903,8 +908,9 @@ class _Filling:
         if field.role in ("slider", "spinbutton"):
             return token.plain not in _FILLERS and _is_any(token.plain, _content(field.name))
         for before, names in _ANNOUNCED:
-            if token.plain == "a" and not re.match(r"[\"\d]|[^\W\d_a-z]|\S+@", self._text[token.end :].lstrip()):
-                continue  # an article
+            named = re.match(r"[\"\d]|[^\W\d_a-z]|\S+@", self._text[token.end :].lstrip())
+            if token.plain in ("a", "de") and named is None:
+                continue  # an article, or "date of return"
             if token.plain in before and names & {*name} and (token.plain not in _FILLERS or len(name) < 4):
                 return True
         if len(name) == 1:
