@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+import logging
 import os
 import signal
 import sys
+from collections.abc import Iterator
 
 import pytest
 from hypothesis import HealthCheck, settings
@@ -44,3 +46,13 @@ LONGEST = """
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
     rank = {name: place for place, name in enumerate(LONGEST)}
     items.sort(key=lambda item: rank.get(item.path.stem, len(rank)))
+
+
+@pytest.fixture(autouse=True)
+def log_levels() -> Iterator[None]:
+    """A command that is run in this process sets the levels of its log; the next test has its own."""
+    loggers = [logging.getLogger(), logging.getLogger("agent3")]
+    before = [one.level for one in loggers]
+    yield
+    for one, level in zip(loggers, before, strict=True):
+        one.setLevel(level)

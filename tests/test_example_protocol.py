@@ -16,6 +16,7 @@ import socket
 import subprocess
 import sys
 import threading
+import time
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
@@ -172,6 +173,9 @@ def test_the_commands_of_the_readme_do_what_it_says(home: House, weather: Statio
     done = [home.agent3(*shlex.split(line)[1:]) for line in lines if line.startswith("    agent3 ")]
     added, found, forecast, report, umbrella, measured = (command.stdout for command in done)
     assert added.startswith("Added weather-station: forecast, report, umbrella, measure, calibrate\n")
+    deadline = time.monotonic() + SECONDS
+    while "weather-station" not in found and time.monotonic() < deadline:  # what is added anew is indexed anew
+        found = home.agent3("search", "umbrella").stdout
     assert "weather-station" in found
     assert json.loads(forecast) == {"city": "Ulm", "sky": "clear"}
     assert report == "Good evening, Ulm. Tonight it is dry. Tomorrow it rains.\n"

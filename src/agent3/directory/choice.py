@@ -92,6 +92,8 @@ class Choices:
         named = _find_named(offered, message)
         if len(named) > 1:  # "get or add a pet": the words decide nothing between what is named as a whole
             return None
+        if (called := _find_called(offered, message)) is not None and not self._contradicts(called, message):
+            return called
         today = datetime.fromtimestamp(now)  # noqa: DTZ006 - the user's own day
         if self.encoder is None:
             found = _choose_clear(ranking, offered, message) or next(iter(named), None)
@@ -206,6 +208,13 @@ def _find_named(offered: Sequence[Capability], message: str) -> list[Capability]
     names = [(one, words) for one in offered if len(words := frozenset(spell(one.name))) > 1 and words <= said]
     rivals = names[:_NAMES]  # a message that names more than these is unclear anyway
     return [one for one, words in names if not any(words < others for _, others in rivals)]
+
+
+def _find_called(offered: Sequence[Capability], message: str) -> Capability | None:
+    """The only one whose name of one word is how a message begins or ends: "tell of a cat", "pizza menu"."""
+    said = re.findall(r"\w+", fold(message))
+    called = [one for one in offered if {fold(one.name)} & {*said[:1], *said[-1:]}]
+    return called[0] if len(called) == 1 else None
 
 
 def _choose_clear(ranking: Iterable[Match], offered: Sequence[Capability], message: str) -> Capability | None:
