@@ -194,7 +194,8 @@ def _brand(agent: str) -> str:
     """The name of an agent where it is one word, as in "on github". Of several, each may be part of a value: an "Oak
     tray" of the shop cup-and-tray.
     """
-    return agent if re.fullmatch(r"[^\W_]+", agent) else ""
+    words = {fold(word) for word in re.findall(r"[^\W_]+", agent)}
+    return agent if len(words) == 1 else ""
 
 
 def _make_form(capability: Capability, agent: str) -> Form:
@@ -204,7 +205,8 @@ def _make_form(capability: Capability, agent: str) -> Form:
     _add_slots(definition, definition, (), True, slots, unreadable, 0)
     name_words = [*split_name(capability.name), *split_name(capability.title or "")]
     first = capability.description[:600].split(". ", 1)[0]
-    told_words = [fold(word) for word in re.findall(r"[^\W_]+", f"{first} {_brand(agent)} {' '.join(capability.tags)}")]
+    brand = _brand(agent) if slots else agent
+    told_words = [fold(word) for word in re.findall(r"[^\W_]+", f"{first} {brand} {' '.join(capability.tags)}")]
     objects = [word for word in split_name(capability.name) if word not in _READING | _WRITING | _WEAK_WORDS]
     slots = [_with_nouns(slot, objects) for slot in slots]
     if any(slot.kind == "path" and slot.role == "from" for slot in slots):  # then its destination is one too
