@@ -52,7 +52,10 @@ def run_forked(
 
 
 class Forked:
-    """``agent3`` or a script under way, with what tests use of ``subprocess.Popen``. Leaving it waits for its end."""
+    """``agent3`` or a script under way, with what tests use of ``subprocess.Popen``.
+
+    Leaving it waits for its end; a test that fails meanwhile ends it.
+    """
 
     def __init__(
         self, arguments: Sequence[str], *, env: Mapping[str, str], cwd: Path, stderr: Path, stdin: Path | None = None
@@ -70,9 +73,14 @@ class Forked:
     def __enter__(self) -> Forked:
         return self
 
-    def __exit__(self, *_: object) -> None:
-        self.wait()
-        self.stdout.close()
+    def __exit__(self, kind: type[BaseException] | None, *_: object) -> None:
+        if kind is not None:
+            self.kill()
+        try:
+            self.wait(120)
+        finally:
+            self.kill()
+            self.stdout.close()
 
     @property
     def returncode(self) -> int | None:
