@@ -46,6 +46,7 @@ __all__ = [
     "Question",
     "Route",
     "StandIn",
+    "Traits",
     "Turn",
     "Usage",
     "Working",
@@ -57,6 +58,7 @@ __all__ = [
     "own_routes",
     "place_of",
     "text_of",
+    "traits_of",
     "value_of",
 ]
 
@@ -591,11 +593,21 @@ class Call(Struct, frozen=True, omit_defaults=True, kw_only=True):
 Handler: TypeAlias = Callable[[Call], Awaitable[Outcome]]
 
 
+class Traits(Struct, frozen=True):
+    """What the targets of a protocol are like, for the steps that have to know."""
+
+    asks_for_values: bool = False
+    """They ask for values and do not converse: words that drop the matter ("never mind") decline their question."""
+    in_process: bool = False
+    """They run in this process, and get the caller's own ids of conversations and orders."""
+    cost_standards: tuple[tuple[int, str], ...] = ()
+    """Numbers of calls, each with the setting in ``[costs]`` that says what so many of them should cost at most."""
+
+
 class Connector(Protocol):
     """A protocol, in three methods. ``call`` obeys the four entries: start, answer, attach, cancel.
 
-    One whose targets ask for values, and do not converse, sets ``asks_for_values = True``: then words that drop the
-    matter ("never mind") decline a question, and are no value.
+    One whose targets differ from the plain ``Traits()`` has an attribute ``traits``.
     """
 
     async def describe(self, address: str) -> Agent:
@@ -609,6 +621,14 @@ class Connector(Protocol):
     async def aclose(self) -> None:
         """Let go of connections, processes and frames."""
         ...
+
+
+def traits_of(connector: Connector | None) -> Traits:
+    """What the targets of a connector are like."""
+    return getattr(connector, "traits", _PLAIN)
+
+
+_PLAIN = Traits()
 
 
 _encoder = msgspec.json.Encoder()

@@ -22,6 +22,7 @@ from agent3.model import (
     Answer,
     Call,
     Capability,
+    Connector,
     Done,
     Failed,
     Hints,
@@ -32,10 +33,15 @@ from agent3.model import (
     Principal,
     Question,
     Route,
+    Traits,
     Usage,
     Working,
 )
 from agent3.observe.metrics import Metrics
+from agent3.protocols.a2a.peer.connector import A2AConnector
+from agent3.protocols.functions.functions import LocalConnector
+from agent3.protocols.mcp.client.connector import MCPConnector
+from agent3.protocols.nlweb.connector import NLWebConnector
 from agent3.settings import Budget, Calls, Costs, Limits, PriceRule, Rate, Server, Settings
 from agent3.storage import Database, open_database
 from tests.support.rig import Script
@@ -43,6 +49,17 @@ from tests.support.rig import Script
 ALICE, BOB = Principal("alice"), Principal("bob")
 DONE = Done((Part(text="fine"),))
 DAY = 86_400.0
+
+
+PROTOCOLS = {"mcp": MCPConnector, "a2a": A2AConnector, "nlweb": NLWebConnector, "local": LocalConnector}
+
+
+class _As:
+    """A script, with targets that are like those of a protocol."""
+
+    def __init__(self, script: Script, traits: Traits):
+        self.traits = traits
+        self.describe, self.call, self.aclose = script.describe, script.call, script.aclose
 
 
 class House:
@@ -56,7 +73,7 @@ class House:
         self.hints = hints
         self.metrics = Metrics()
         self.database = database
-        connectors = dict.fromkeys(("mcp", "a2a", "nlweb", "local"), script)
+        connectors: dict[str, Connector] = {name: _As(script, kind.traits) for name, kind in PROTOCOLS.items()}
 
         async def lookup(agent: str, capability: str) -> Target:
             return self.target(agent, capability)

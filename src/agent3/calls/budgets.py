@@ -10,7 +10,7 @@ from __future__ import annotations
 
 import asyncio
 from collections import OrderedDict, deque
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from fnmatch import fnmatchcase
 from functools import lru_cache
@@ -20,6 +20,7 @@ from msgspec import Struct
 
 from agent3.env import Env
 from agent3.errors import BudgetExceeded, StorageError
+from agent3.model import Connector, traits_of
 from agent3.observe.logs import get as logger
 from agent3.observe.metrics import Metrics
 from agent3.settings import Budget, Costs
@@ -243,18 +244,17 @@ def _when(budget: Budget) -> str:
 class Standards:
     """What calls are expected to cost at most, by protocol, over the last calls of this process."""
 
-    def __init__(self, costs: Costs, env: Env, metrics: Metrics):
+    def __init__(self, costs: Costs, connectors: Mapping[str, Connector], env: Env, metrics: Metrics):
         self._env = env
         self._metrics = metrics
         self._warned: dict[str, float] = {}
-        wanted = {
-            "mcp": [(100, costs.tools_per_hundred, "tools_per_hundred")],
-            "a2a": [(1, costs.agents_per_call, "agents_per_call")],
-            "nlweb": [(1, costs.web_per_call, "web_per_call"), (50, costs.web_per_fifty, "web_per_fifty")],
-        }
         self._windows = {
-            protocol: [_Window(count, most, name) for count, most, name in windows if most >= 0]
-            for protocol, windows in wanted.items()
+            protocol: [
+                _Window(count, most, name)
+                for count, name in traits_of(connector).cost_standards
+                if (most := getattr(costs, name)) >= 0
+            ]
+            for protocol, connector in connectors.items()
         }
 
     def watches(self, protocol: str) -> bool:

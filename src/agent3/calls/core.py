@@ -148,7 +148,7 @@ class Core:
             rates=rates,
             prices=prices,
             budgets=Budgets(settings.budgets, database, env, metrics),
-            standards=Standards(settings.costs, env, metrics),
+            standards=Standards(settings.costs, connectors, env, metrics),
             bodies=Bodies(database, env, metrics, how.bodies, how.body_bytes),
             ceiling=ceiling,
             shares=FairShares(settings.limits.concurrent, settings.limits.concurrent_each),

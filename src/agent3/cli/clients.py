@@ -18,6 +18,7 @@ from agent3.errors import AccessError, Conflict, NotFound, SetupError, Validatio
 from agent3.identity.clients import StoredClients
 from agent3.model import LOCAL, Principal
 from agent3.security.access import Access
+from agent3.server.protocols import load_protocols
 from agent3.settings import Settings
 from agent3.storage import Database
 from agent3.storage.notifications import News
@@ -29,7 +30,6 @@ __all__ = ["app"]
 
 T = TypeVar("T")
 _SECONDS = {"m": 60.0, "h": 3_600.0, "d": 86_400.0}
-_PROTOCOLS = ("local", "mcp", "a2a", "openapi", "nlweb")
 
 app = App(name="client", help="Clients: who may call over the network, and with which keys.")
 
@@ -227,7 +227,7 @@ def can(
             "allowed": access.allows(principal, agent, capability or "*", one),
             "why": access.explain(principal, agent, capability or "*", one),
         }
-        for one in ([protocol] if protocol else _PROTOCOLS)
+        for one in ([protocol] if protocol else [kind.name for kind in load_protocols()])
     ]
     allowed = any(one["allowed"] for one in verdicts)
     print_result(

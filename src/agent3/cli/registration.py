@@ -21,7 +21,7 @@ from agent3.cli.gateway_client import Remote
 from agent3.cli.options import load_database_settings
 from agent3.cli.output import ask, confirm, make_console, print_error
 from agent3.client.announcement import find_running
-from agent3.directory.stand_ins import Definition
+from agent3.directory.stand_ins import Definition, replaced_agent
 from agent3.errors import Agent3Error, AgentNotFound, Conflict, SetupError
 from agent3.gateway.agent_book import describe_added
 from agent3.gateway.pins import Approvals
@@ -215,7 +215,7 @@ async def _settle_stand_ins(
     settings: Settings, added: Sequence[Agent], *, yes: bool, as_json: bool
 ) -> list[tuple[Definition, bool]]:
     """Name each agent here that an added one would answer for, and ask. What is not confirmed is not used."""
-    websites = [agent.id for agent in added if agent.card.get("protocol") == "nlweb"]
+    websites = [agent.id for agent in added if replaced_agent(agent) is not None]
     if not websites:
         return []
     settled = []

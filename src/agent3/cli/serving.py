@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import json
 import os
 import socket
+import sys
 from pathlib import Path
 
 from msgspec.structs import replace
@@ -91,7 +93,15 @@ def mcp(agent: str | None = None, *, db: str | None = None, config: Path | None 
     demo:
         Include the demo agents.
     """
-    serve_stdio(load_settings(config, db), _agents(agent, demo))
+    if sys.stdin.isatty():
+        # A person started it by hand, but it speaks to programs.
+        entry = {"command": str(Path(sys.argv[0]).absolute()), "args": sys.argv[1:]}
+        example = json.dumps({"mcpServers": {"agent3": entry}}, indent=2)
+        sys.stderr.write(
+            f"This speaks MCP on standard input and output. Let an MCP client start it:\n{example}\n"
+            "Ctrl-C or Ctrl-D ends it.\n"
+        )
+    serve_stdio("mcp", load_settings(config, db), _agents(agent, demo))
 
 
 def _count_workers(given: str) -> int:

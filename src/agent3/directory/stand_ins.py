@@ -25,7 +25,17 @@ from agent3.errors import AgentNotFound, CapabilityNotFound, SetupError, Validat
 from agent3.model import Agent, Capability, Route, StandIn, own_routes
 from agent3.schema import nearest
 
-__all__ = ["MOST_FOR_ONE", "Definition", "attach", "bare", "find_misfit", "of_website", "split_name", "translate"]
+__all__ = [
+    "MOST_FOR_ONE",
+    "Definition",
+    "attach",
+    "bare",
+    "find_misfit",
+    "of_website",
+    "replaced_agent",
+    "split_name",
+    "translate",
+]
 
 MOST_FOR_ONE = 10
 """Stand-ins of one capability."""
@@ -211,13 +221,18 @@ def _hint(name: str, known: Iterable[str]) -> str:
 # Websites
 
 
+def replaced_agent(website: Agent) -> Any:
+    """Whom the interface of a website says it stands in for, as it was written; None where it names nobody."""
+    interface = website.card.get("interface")
+    return interface.get("metadata", {}).get("stands_in_for") if isinstance(interface, Mapping) else None
+
+
 def of_website(website: Agent, agents: Mapping[str, Agent]) -> list[Definition]:
     """What the interface of a website says of whom it stands in for; nothing for any other agent.
 
     CapabilityNotFound or SetupError where that does not fit what is there.
     """
-    interface = website.card.get("interface")
-    given = interface.get("metadata", {}).get("stands_in_for") if isinstance(interface, Mapping) else None
+    given = replaced_agent(website)
     if given is None:
         return []
     given = {"agent": given} if isinstance(given, str) else given

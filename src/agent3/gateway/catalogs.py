@@ -15,18 +15,21 @@ from urllib.parse import urljoin, urlsplit
 from agent3.errors import Agent3Error, SetupError, TargetError
 from agent3.security.outbound import Gate
 
-__all__ = ["Entry", "fetch_json", "is_catalog", "read_catalog"]
+__all__ = ["Entry", "Kind", "fetch_json", "is_catalog", "read_catalog"]
 
 _MOST = 200
 """Entries of a catalog and all that it holds."""
 _LEVELS = 3
-_KINDS = {
-    "application/a2a-agent-card+json": "a2a",
-    "application/agent-card+json": "a2a",
-    "application/mcp-server-card+json": "mcp",
-    "application/mcp-server+json": "mcp",
-    "application/ai-catalog+json": "catalog",
-}
+_CATALOG = "application/ai-catalog+json"
+
+
+@dataclass(frozen=True, slots=True)
+class Kind:
+    """A media type that a protocol knows."""
+
+    protocol: str
+    asks: bool
+    """Whether the protocol itself asks the address of such a description."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -46,45 +49,53 @@ def is_catalog(document: Any) -> bool:
     return isinstance(document, Mapping) and isinstance(document.get("entries"), list) and "specVersion" in document
 
 
-async def read_catalog(document: Mapping[str, Any], base: str | None, gate: Gate, level: int = 1) -> list[Entry]:
-    """The agents of a catalog and of those that it holds. ``base`` is where it came from."""
+async def read_catalog(
+    document: Mapping[str, Any], base: str | None, gate: Gate, kinds: Mapping[str, Kind], level: int = 1
+) -> list[Entry]:
+    """The agents of a catalog and of those that it holds. ``base`` is where it came from, ``kinds`` what is known."""
     found: list[Entry] = []
     for entry in document["entries"][:_MOST]:
         if not isinstance(entry, Mapping) or len(found) >= _MOST:
             continue
         name = str(entry.get("displayName") or entry.get("name") or entry.get("identifier") or "an entry")[:200]
         given = str(entry.get("type") or entry.get("mediaType") or "").partition(";")[0].strip().lower()
-        found += await _read_entry(entry, name, given, base, gate, level)
+        found += await _read_entry(entry, name, given, base, gate, kinds, level)
     return found[:_MOST]
 
 
 async def _read_entry(
-    entry: Mapping[str, Any], name: str, media_type: str, base: str | None, gate: Gate, level: int
+    entry: Mapping[str, Any],
+    name: str,
+    media_type: str,
+    base: str | None,
+    gate: Gate,
+    kinds: Mapping[str, Kind],
+    level: int,
 ) -> list[Entry]:
-    kind, data, url = _KINDS.get(media_type), entry.get("data") or entry.get("inline"), entry.get("url")
-    if kind is None:
+    kind, data, url = kinds.get(media_type), entry.get("data") or entry.get("inline"), entry.get("url")
+    if kind is None and media_type != _CATALOG:
         return []  # a skill, a data set, a model: nothing that can be called
     if data is None and not isinstance(url, str):
         return [Entry(name, fault=SetupError(f"{name} has neither a url nor data in its catalog."))]
     address = None if data is not None else urljoin(base, str(url)) if base else str(url)
     if address is not None and urlsplit(address).scheme not in ("http", "https"):
         return [Entry(name, fault=SetupError(f"The address of {name} in the catalog is not http or https."))]
-    if kind == "a2a" and address is not None:
+    if kind is not None and kind.asks and address is not None:
         return [Entry(name, url=address)]
     if data is None:
         assert address is not None
         try:
             data = await fetch_json(address, gate)
         except TargetError as error:
-            if kind == "catalog":
+            if kind is None:
                 return [Entry(name, fault=SetupError(error.message))]
             return [Entry(name, url=address)]  # some catalogs name the server itself in the place of its card
-    if kind != "catalog":
-        return [Entry(name, kind, document=data)]
+    if kind is not None:
+        return [Entry(name, kind.protocol, document=data)]
     if level >= _LEVELS or not is_catalog(data):
         why = f"is more than {_LEVELS} levels deep" if level >= _LEVELS else "is not one"
         return [Entry(name, fault=SetupError(f"The catalog {name} {why}."))]
-    return await read_catalog(data, address or base, gate, level + 1)
+    return await read_catalog(data, address or base, gate, kinds, level + 1)
 
 
 async def fetch_json(url: str, gate: Gate) -> Any:

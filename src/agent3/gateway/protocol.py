@@ -139,6 +139,11 @@ class Protocol:
     connector: Connector | None = None
     choices: ClassVar[frozenset[str]] = frozenset()
     """Keys of a route's ``meta`` that ``agent3 add`` may set by an option of that name."""
+    media_types: ClassVar[Mapping[str, bool]] = {}
+    """How AI catalogs list its agents, and whether ``register`` asks the address of such a description itself.
+
+    Otherwise the description is fetched and given to ``read``.
+    """
 
     def __init__(self, services: Services):
         self.services = services

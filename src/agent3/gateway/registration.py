@@ -40,7 +40,7 @@ from agent3.errors import (
     Unavailable,
 )
 from agent3.gateway.cards import shown
-from agent3.gateway.catalogs import fetch_json, is_catalog, read_catalog
+from agent3.gateway.catalogs import Kind, fetch_json, is_catalog, read_catalog
 from agent3.gateway.pins import MODE, Mode
 from agent3.gateway.protocol import Found, Given, Protocol
 from agent3.gateway.strangers import admit_described, check_listed, check_name, needs_secret
@@ -246,7 +246,12 @@ class Registration:
                 document = await fetch_json(url, gate)
                 if not is_catalog(document):
                     raise SetupError(f"{shown(url)} is not an AI catalog.")
-            entries = await read_catalog(document, url, gate)
+            kinds = {
+                media_type: Kind(protocol.name, asks)
+                for protocol in self._protocols.values()
+                for media_type, asks in protocol.media_types.items()
+            }
+            entries = await read_catalog(document, url, gate, kinds)
         finally:
             await gate.aclose()
         if name is not None and len(entries) > 1:

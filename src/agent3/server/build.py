@@ -214,7 +214,7 @@ def _assemble(
     )
     protocols = {kind.name: kind(services) for kind in load_protocols()}
     sign_ins.new_token = {name: protocol.new_token for name, protocol in protocols.items()}
-    functions = protocols["local"]
+    functions = protocols[Functions.name]
     assert isinstance(functions, Functions)
     encoder = load_encoder() if settings.search.semantic else None
     directory = Directory(database, env, metrics, news, settings.routes, encoder)

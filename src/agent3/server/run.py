@@ -199,18 +199,10 @@ def _measure_load(http: uvicorn.Server, pool: Pool) -> Callable[[float], bool]:
     return tick
 
 
-def serve_stdio(settings: Settings, agents: Sequence[LocalAgent] = ()) -> None:
-    """Serve one host. Standard output belongs to the protocol; logs go to standard error."""
+def serve_stdio(protocol: str, settings: Settings, agents: Sequence[LocalAgent] = ()) -> None:
+    """Serve one host by one protocol. Standard output belongs to the protocol; logs go to standard error."""
     logs.configure(settings.logs.level.upper(), settings.logs.format)
     check_ids(agents)
-    if sys.stdin.isatty():
-        # A person started it by hand, but it speaks to programs.
-        entry = {"command": str(Path(sys.argv[0]).absolute()), "args": sys.argv[1:]}
-        config = json.dumps({"mcpServers": {"agent3": entry}}, indent=2)
-        sys.stderr.write(
-            f"This speaks MCP on standard input and output. Let an MCP client start it:\n{config}\n"
-            "Ctrl-C or Ctrl-D ends it.\n"
-        )
 
     async def serve() -> None:
         async with build(settings, agents) as server:
@@ -228,7 +220,7 @@ def serve_stdio(settings: Settings, agents: Sequence[LocalAgent] = ()) -> None:
             asyncio.get_running_loop().add_signal_handler(
                 signal.SIGINT, lambda: leaving.append(asyncio.ensure_future(leave())) if not leaving else os._exit(130)
             )
-            await server.protocols["mcp"].serve_stdio()
+            await server.protocols[protocol].serve_stdio()
 
     _run(serve())
 

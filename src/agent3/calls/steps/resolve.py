@@ -20,7 +20,7 @@ from msgspec.structs import replace
 from agent3.calls.outcomes import UNDERSTOOD, failed_by
 from agent3.calls.step import Aim, Entered, Parts, Step
 from agent3.errors import Agent3Error, Declined, ValidationError
-from agent3.model import Answer, Call, Capability, Done, Needs, Outcome, Question, Working, text_of
+from agent3.model import Answer, Call, Capability, Done, Needs, Outcome, Question, Working, text_of, traits_of
 from agent3.schema import compile as compile_schema
 from agent3.schema.coercion import choices, from_words
 from agent3.sentences import Ask, Forbidden, Understood, drops_request, find_refusal, free_text, read
@@ -226,9 +226,7 @@ class Resolve(Step):
         An agent that converses reads them itself. Options of the question, and what is quoted, are values.
         """
         capability = call.live.capability
-        converses = not any(
-            getattr(self._connectors.get(route.protocol), "asks_for_values", False) for route in call.routes
-        )
+        converses = not any(traits_of(self._connectors.get(route.protocol)).asks_for_values for route in call.routes)
         if converses or capability.meta.get("reads") == "messages":
             return call
         declined = {

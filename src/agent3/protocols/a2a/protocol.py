@@ -37,6 +37,7 @@ class A2A(Protocol):
     """Agents that speak A2A in any generation, and the gateway as one of them."""
 
     name = "a2a"
+    media_types = {"application/a2a-agent-card+json": True, "application/agent-card+json": True}
     connector: A2AConnector
 
     def __init__(self, services: Services):

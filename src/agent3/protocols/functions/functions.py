@@ -41,6 +41,7 @@ from agent3.model import (
     Principal,
     Question,
     Route,
+    Traits,
     Working,
     encode,
 )
@@ -764,7 +765,7 @@ class LocalAgent:
 class LocalConnector:
     """Reaches the agents of this process. Plain functions of one agent get at most a quarter of its threads."""
 
-    asks_for_values: ClassVar[bool] = True
+    traits: ClassVar[Traits] = Traits(asks_for_values=True, in_process=True)
 
     def __init__(self, workers: int = 64):
         self.agents: dict[str, LocalAgent] = {}

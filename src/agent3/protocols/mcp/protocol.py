@@ -48,6 +48,7 @@ class MCP(Protocol):
     name = "mcp"
     connector: MCPConnector
     choices = frozenset({ERA, SESSIONS})
+    media_types = {"application/mcp-server-card+json": False, "application/mcp-server+json": False}
 
     def __init__(self, services: Services):
         super().__init__(services)

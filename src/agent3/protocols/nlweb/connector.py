@@ -11,7 +11,7 @@ from __future__ import annotations
 from collections.abc import Awaitable, Callable, Sequence
 from functools import partial
 from pathlib import Path
-from typing import Any
+from typing import Any, ClassVar
 
 import msgspec
 from msgspec import Struct
@@ -47,6 +47,7 @@ from agent3.model import (
     Principal,
     Question,
     Route,
+    Traits,
     agent_id,
     text_of,
 )
@@ -104,6 +105,8 @@ class NLWebConnector:
     ``find`` knows interfaces by id, ``may`` which actions a caller may use, ``charge`` what they cost, ``understand``
     reads sentences, ``load`` reads files, and ``sites`` speaks to websites that answer questions by themselves.
     """
+
+    traits: ClassVar[Traits] = Traits(cost_standards=((1, "web_per_call"), (50, "web_per_fifty")))
 
     def __init__(
         self,

@@ -12,7 +12,7 @@ from collections import OrderedDict
 from collections.abc import AsyncGenerator, Mapping
 from contextlib import aclosing, suppress
 from datetime import UTC, datetime
-from typing import Any, Final
+from typing import Any, ClassVar, Final
 
 from msgspec.structs import replace
 
@@ -36,7 +36,7 @@ from agent3.errors import (
 )
 from agent3.identity.oauth import Flow, origin_of
 from agent3.identity.secrets import Secret
-from agent3.model import Agent, Call, Failed, Outcome, Route, Working
+from agent3.model import Agent, Call, Failed, Outcome, Route, Traits, Working
 from agent3.observe.logs import get as logger
 from agent3.observe.metrics import METRICS, Metrics
 from agent3.protocols.a2a.cards.extensions import DEADLINE, TRACEABILITY
@@ -111,6 +111,8 @@ class A2AConnector:
     the agent. Connections unused for ``unused`` seconds are closed, and opened again on demand. With ``push_receiver``,
     agents that push and do not stream are not polled: they tell when there is something to read.
     """
+
+    traits: ClassVar[Traits] = Traits(cost_standards=((1, "agents_per_call"),))
 
     def __init__(
         self,

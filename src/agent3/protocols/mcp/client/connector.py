@@ -33,6 +33,7 @@ from agent3.model import (
     Outcome,
     Principal,
     Route,
+    Traits,
     Working,
     agent_id,
     one_line,
@@ -94,7 +95,7 @@ class MCPConnector:
     that says that its lists changed.
     """
 
-    asks_for_values: ClassVar[bool] = True
+    traits: ClassVar[Traits] = Traits(asks_for_values=True, cost_standards=((100, "tools_per_hundred"),))
 
     def __init__(
         self,

@@ -19,7 +19,7 @@ from agent3.definitions import ToolDefinition, ToolParameter
 from agent3.errors import Agent3Error, AgentNotFound, CapabilityNotFound, SetupError, TargetError
 from agent3.gateway import Caller as GatewayCaller
 from agent3.identity.secrets import EnvironmentVault
-from agent3.model import Agent, Answer, Call, Capability, Failed, Outcome, Principal, Route, agent_id, place_of
+from agent3.model import Agent, Answer, Call, Capability, Failed, Outcome, Principal, Route, Traits, agent_id, place_of
 from agent3.observe.logs import get as logger
 from agent3.protocols.functions.standalone import Standalone
 from agent3.protocols.mcp.client.connector import MCPConnector
@@ -89,7 +89,7 @@ def parse_route(
 class _RemoteConnector:
     """The connector of protocol ``mcp`` in one core: hands every call to the connection of its server."""
 
-    asks_for_values: ClassVar[bool] = True
+    traits: ClassVar[Traits] = MCPConnector.traits
 
     def __init__(self) -> None:
         self.servers: dict[str, RemoteServer] = {}
