@@ -442,6 +442,28 @@ def test_a_legacy_notification_cancels_a_call_without_a_progress_token(
     asyncio.run(story())
 
 
+def test_each_of_several_requests_with_one_id_in_a_session_is_answered() -> None:
+    async def story() -> None:
+        async with lanes() as both, asyncio.timeout(60):
+            headers = await a_session(both)
+            before = both.sdk.requests
+
+            async def call(number: int) -> bytes:
+                params = a_call(agentId="echo", message=f"message {number}")[0]["params"]
+                params = {**params, "_meta": {"progressToken": number}}  # which makes it one for the SDK
+                key = 7 if number % 2 else "7"
+                body = {"jsonrpc": "2.0", "id": key, "method": "tools/call", "params": params}
+                return (await ask(both.fast, body, headers))[2]
+
+            answers = await asyncio.gather(*map(call, range(6)))
+            assert both.sdk.requests == before + 6
+            for number, answer in enumerate(answers):
+                assert b'"result":"%d"' % number in answer
+            assert not both.fast._turns
+
+    asyncio.run(story())
+
+
 def test_a_long_legacy_call_that_is_refused_on_its_way_to_a_stream_is_given_up(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(fast_lane, "STREAM_AFTER", 0.0)
 

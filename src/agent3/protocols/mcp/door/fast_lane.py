@@ -14,6 +14,7 @@ from collections import Counter, OrderedDict
 from collections.abc import Coroutine, Hashable, MutableMapping, Sequence
 from functools import lru_cache
 from typing import Any, Literal, NamedTuple
+from weakref import WeakValueDictionary
 
 import msgspec
 from mcp.server.streamable_http_manager import DEFAULT_SESSION_IDLE_TIMEOUT
@@ -50,6 +51,8 @@ REFRESH = 600.0
 """Seconds after which one request of a legacy session goes to the SDK again, to keep its idle timer from ending it."""
 _BODY_SECONDS = 30.0
 """Seconds for a body, where the server has no deadline of its own; that of a gateway is ``server.body_seconds``."""
+_BODY = "agent3.mcp.body"
+"""The key in the ASGI scope for the body of a request in a session."""
 STREAM_AFTER = 1.0
 """Seconds after which a legacy call under way is answered by a stream that can be resumed, instead of by JSON."""
 MOST_PAGES = 1_000
@@ -104,6 +107,13 @@ class _OpenRequest(Struct):
     id: int | str
     method: str
     params: _OpenParams
+
+
+class _AnyRequest(Struct):
+    """The id of any request."""
+
+    id: int | str
+    method: str
 
 
 class _Cancellation(Struct):
@@ -231,6 +241,8 @@ class FastLane:
         """How plain results end, in the legacy and in the modern era."""
         self._calls: dict[tuple[bytes, int | str], asyncio.Task[Outcome]] = {}
         """The calls under way in legacy sessions, by session and id."""
+        self._turns: WeakValueDictionary[tuple[bytes, str], asyncio.Lock] = WeakValueDictionary()
+        """Held by the request that the SDK serves, by session and id; gone when nobody needs it."""
         self._pages: OrderedDict[Hashable, bytes] = OrderedDict()
         self._sessions: OrderedDict[bytes, _Session] = OrderedDict()
 
@@ -282,6 +294,8 @@ class FastLane:
 
         if not headers.session and len(body) <= self.max_body:
             scope[OPENING] = body
+        elif is_bounded:
+            scope[_BODY] = body
         # Only such a request can open a session, whatever else is odd about it.
         if not headers.session and headers.version != MODERN and (crowd := self._find_crowd(scope)) is not None:
             await refusal(crowd)(scope, receive, send)
@@ -605,7 +619,15 @@ class FastLane:
                         self._drop(next(iter(self._sessions)))
             await send(message)
 
-        await self._slow_lane(scope, receive, note_session)
+        if (key := _find_request(scope)) is None:
+            await self._slow_lane(scope, receive, note_session)
+            return
+        # The SDK finds the stream of a request by its id: of two at once, the earlier one would never be answered.
+        turn = self._turns.get(key)
+        if turn is None:
+            turn = self._turns[key] = asyncio.Lock()
+        async with turn:
+            await self._slow_lane(scope, receive, note_session)
 
     def _find_crowd(self, scope: Scope) -> Agent3Error | None:
         """The refusal of a caller with too many sessions. Those that the SDK has ended for being idle are forgotten."""
@@ -663,10 +685,22 @@ class _Recorder:
 _decoder = msgspec.json.Decoder(_Request)
 _open_decoder = msgspec.json.Decoder(_OpenRequest)
 _cancellations = msgspec.json.Decoder(_Cancellation)
+_any_decoder = msgspec.json.Decoder(_AnyRequest)
 _META_KEYS = frozenset(field.encode_name for field in msgspec.structs.fields(_Meta))
 _encode = msgspec.json.encode
 _NOTHING: frozenset[str] = frozenset()
 _MARKED = {STRUCTURED: True}
+
+
+def _find_request(scope: Scope) -> tuple[bytes, str] | None:
+    """The session and the id, as the SDK compares them, of a request in a session."""
+    if (body := scope.get(_BODY)) is None:
+        return None
+    try:
+        key = str(_any_decoder.decode(body).id)
+    except (msgspec.DecodeError, RecursionError, UnicodeDecodeError):
+        return None
+    return next((value for name, value in scope["headers"] if name == b"mcp-session-id"), b""), key
 
 
 async def _irregular() -> Reply | None:
