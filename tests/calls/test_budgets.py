@@ -51,7 +51,12 @@ DONE = Done((Part(text="fine"),))
 DAY = 86_400.0
 
 
-PROTOCOLS = {"mcp": MCPConnector, "a2a": A2AConnector, "nlweb": NLWebConnector, "local": LocalConnector}
+TRAITS = {
+    "mcp": MCPConnector.traits,
+    "a2a": A2AConnector.traits,
+    "nlweb": NLWebConnector.traits,
+    "local": LocalConnector.traits,
+}
 
 
 class _As:
@@ -73,7 +78,7 @@ class House:
         self.hints = hints
         self.metrics = Metrics()
         self.database = database
-        connectors: dict[str, Connector] = {name: _As(script, kind.traits) for name, kind in PROTOCOLS.items()}
+        connectors: dict[str, Connector] = {name: _As(script, traits) for name, traits in TRAITS.items()}
 
         async def lookup(agent: str, capability: str) -> Target:
             return self.target(agent, capability)
