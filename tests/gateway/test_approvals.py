@@ -14,6 +14,7 @@ from agent3.calls.approvals import APPROVE
 from agent3.errors import AccessError, Conflict, JobNotFound, NotFound, SetupError
 from agent3.gateway import Caller, CallRequest
 from agent3.model import Answer, Done, Failed, Needs, Outcome, Part, Principal, Working, value_of
+from agent3.observe.metrics import Metrics
 from agent3.protocols.functions import Context
 from agent3.server.build import Server, build
 from agent3.settings import ApprovalRule, Rule, Settings, Storage
@@ -503,7 +504,7 @@ def test_calls_that_cannot_go_on_yet_keep_no_others_waiting(monkeypatch: pytest.
 
 def test_a_job_that_cannot_be_read_stalls_no_other_approval() -> None:
     async def story() -> None:
-        async with build(settings(DEAR), [Bank().agent]) as server:
+        async with build(settings(DEAR), [Bank().agent], metrics=Metrics()) as server:
             approvals, tried = server.core.parts.approvals, list[str]()
 
             async def go_on(job: Any) -> None:
