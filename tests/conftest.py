@@ -7,12 +7,14 @@ import os
 import signal
 import sys
 from collections.abc import Iterator
+from pathlib import Path
 
 import pytest
 from hypothesis import HealthCheck, settings
 
 from agent3.directory import meaning
 from agent3.storage import disk_space
+from tests.support.watchdog import UNDER_WAY
 
 # Where a shell forbids to keep compiled files, every run would rewrite the asserts of all tests again (20 s of a
 # processor), and each of hundreds of processes would compile all of agent3 for itself.
@@ -46,6 +48,12 @@ LONGEST = """
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
     rank = {name: place for place, name in enumerate(LONGEST)}
     items.sort(key=lambda item: rank.get(item.path.stem, len(rank)))
+
+
+@pytest.hookimpl(tryfirst=True)
+def pytest_runtest_protocol(item: pytest.Item) -> None:
+    if folder := os.environ.get(UNDER_WAY):
+        Path(folder, str(os.getpid())).write_text(item.nodeid)
 
 
 @pytest.fixture(autouse=True)

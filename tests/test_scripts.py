@@ -12,6 +12,7 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
+import psutil  # type: ignore[import-untyped]
 import pytest
 from packaging.requirements import Requirement
 
@@ -71,6 +72,18 @@ def test_every_script_explains_itself_from_any_folder(script: Path, tmp_path: Pa
 
 def test_ci_runs_what_everybody_runs() -> None:
     assert Path(ROOT, ".ci", "run").read_text("utf-8").splitlines()[-1] == "exec ./scripts/test"
+
+
+HANGS = 'echo tests/test_x.py::test_y > "$TESTS_UNDER_WAY/$$"; setsid sleep 600 & echo "left $!"; exec sleep 600'
+
+
+@pytest.mark.parametrize(("command", "code"), [(HANGS, 124), ("setsid sleep 600 & echo left $!; exit 3", 3)])
+def test_a_run_of_tests_ends_in_time_and_leaves_no_process(command: str, code: int) -> None:
+    watchdog = [sys.executable, "-m", "tests.support.watchdog"]
+    ended, said = run(*watchdog, "5", "bash", "-c", command, cwd=ROOT)
+    assert ended == code, said
+    assert ("tests/test_x.py::test_y" in said) == (code == 124)
+    assert not psutil.pid_exists(int(said.partition("left ")[2].split()[0])), said
 
 
 @pytest.mark.parametrize("suite", ["ard", "nonsense"])
