@@ -504,6 +504,26 @@ def test_fifty_callers_of_one_program_think_and_the_next_one_is_served_at_once()
     run(story())
 
 
+def test_where_memory_is_short_a_further_caller_of_a_program_waits_for_it(monkeypatch: pytest.MonkeyPatch) -> None:
+    free = 0
+    monkeypatch.setattr("agent3.protocols.mcp.client.upstream.find_free_memory", lambda: free)
+    monkeypatch.setattr("agent3.protocols.mcp.client.upstream._FEW_PROCESSES", 2)
+
+    async def story() -> None:
+        nonlocal free
+        async with talking(Command(sys.executable, ("-I", "-S", "-c", PROGRAM)).address) as talk:
+            people = [Principal(f"p{number}") for number in range(3)]
+            for one in people[:2]:
+                assert isinstance(await talk.call("order", one.id, principal=one), Needs)
+            waiting = asyncio.create_task(talk.call("order", "p2", principal=people[2]))
+            await eventually(lambda: any("in use by 2 other callers" in str(event.text) for event in talk.heard))
+            assert not waiting.done()
+            free = 1 << 40
+            assert isinstance(await waiting, Needs)
+
+    run(story())
+
+
 class Calls:
     """Calls and questions on one connection, each until the test ends it."""
 

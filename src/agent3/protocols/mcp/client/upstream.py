@@ -13,13 +13,11 @@ from __future__ import annotations
 import asyncio
 import contextvars
 import copy
-import os
 import re
 from collections.abc import AsyncIterator, Awaitable, Callable, Collection, Mapping
 from contextlib import asynccontextmanager, nullcontext, suppress
 from dataclasses import dataclass, field
 from functools import partial
-from pathlib import Path
 from typing import Any, Literal, TypeVar
 
 from mcp_types.version import HANDSHAKE_PROTOCOL_VERSIONS, LATEST_HANDSHAKE_VERSION, LATEST_MODERN_VERSION
@@ -31,6 +29,7 @@ from agent3.errors import Agent3Error, CallTimeout, LoopDetected, MalformedRespo
 from agent3.identity.authorization import Authorization, RenewableSecret
 from agent3.identity.secret_refs import HEADERS
 from agent3.identity.secrets import Secret
+from agent3.memory import find_free_memory
 from agent3.model import place_of
 from agent3.observe.logs import get as logger
 from agent3.protocols.mcp.client.channels import (
@@ -109,8 +108,12 @@ _OPEN_QUESTIONS = 800
 """Questions of one server that may be open at once. Over HTTP each holds a connection, of which there are 1000."""
 _OWN_LINES = 128
 """Callers of one server that may have a session, or process, of their own at once. Others wait until one is free."""
+_FEW_PROCESSES = 16
+"""Processes of one program that callers may always have. Each further one is started while there is memory for it."""
 _PROCESS = 64 << 20
-"""Bytes that one process of a program takes, about. Together those of one program may take a quarter of the memory."""
+"""Bytes that one process of a program takes, about, once it has started."""
+_SPARE = 512 << 20
+"""Bytes that stay free."""
 SESSIONS = "sessions"
 """In a route's ``meta``: ``caller`` or ``shared``, whether each caller has a session of its own where there are any."""
 SHARED = "shared"
@@ -321,16 +324,6 @@ def _unsent(error: Agent3ErrorT) -> Agent3ErrorT:
     return error
 
 
-def _most_processes() -> int:
-    """How many processes of one program this machine has the memory for, or the container that we are in."""
-    sizes = [_PROCESS * 64]
-    with suppress(OSError, ValueError, AttributeError):  # there is no such thing on Windows
-        sizes = [os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES")]
-    with suppress(OSError, ValueError):
-        sizes.append(int(Path("/sys/fs/cgroup/memory.max").read_text("ascii")))
-    return max(16, min(sizes) // 4 // _PROCESS)
-
-
 def _table(where: Mapping[str, Any], key: str) -> dict[str, Any]:
     value = where.get(key)
     return value if isinstance(value, dict) else {}
@@ -362,7 +355,6 @@ class Upstream:
     ):
         self.address = address
         self._one_for_all = shared
-        self._most = min(_OWN_LINES, _most_processes()) if address.startswith(PREFIX) else _OWN_LINES
         self.known = known
         self._wanted = wanted
         self._room = asyncio.Semaphore(_OPEN_QUESTIONS)
@@ -463,23 +455,37 @@ class Upstream:
         try:
             async with asyncio.timeout(pending.patience):
                 while line not in self._shared and line not in self._opening and not self._has_room():
-                    pending.tell_of_wait(f"{place_of(self.address)} is in use by {self._most} other callers; waiting")
+                    pending.tell_of_wait(f"{self._use_text()}; waiting")
                     self._freed.clear()
-                    await self._freed.wait()
+                    with suppress(TimeoutError):  # memory becomes free without a word
+                        await asyncio.wait_for(self._freed.wait(), _NEWS_OF_START)
         except TimeoutError:
-            text = f"{place_of(self.address)} is in use by {self._most} other callers. Try again in {_TRY_AGAIN:g} s."
+            text = f"{self._use_text()}. Try again in {_TRY_AGAIN:g} s."
             raise Unavailable(text, retry_after=_TRY_AGAIN) from None
         return await self.session(line, pending.patience, pending.tell_of_wait)
 
     def _has_room(self) -> bool:
         """Whether one more caller can have a session; one that nobody uses is closed for it."""
-        own = {line for line in (*self._shared, *self._opening) if line[2]}
-        if len(own) < self._most:
+        own = self._own_lines()
+        if len(own) < _OWN_LINES and (len(own) < _FEW_PROCESSES or self._has_memory()):
             return True
         unused = [line for line in own if line in self._shared and not self._shared[line].busy]
         if unused:
             self._close_line(min(unused, key=lambda line: self._shared[line].used))
         return bool(unused)
+
+    def _own_lines(self) -> set[Line]:
+        return {line for line in (*self._shared, *self._opening) if line[2]}
+
+    def _has_memory(self) -> bool:
+        """Whether there is memory for one more process, and for those that are still starting."""
+        if not self.address.startswith(PREFIX):
+            return True
+        free = find_free_memory()
+        return free is None or free > _SPARE + _PROCESS * (len(self._opening) + 1)
+
+    def _use_text(self) -> str:
+        return f"{place_of(self.address)} is in use by {len(self._own_lines())} other callers"
 
     def close_unused(self, before: float) -> None:
         """Close the sessions of callers that have not used theirs since."""

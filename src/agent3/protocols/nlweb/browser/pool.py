@@ -11,9 +11,9 @@ import asyncio
 import os
 from collections.abc import AsyncIterator, Callable
 from contextlib import asynccontextmanager
-from pathlib import Path
 
 from agent3.errors import SetupError, Unavailable
+from agent3.memory import find_free_memory
 from agent3.observe.logs import get as logger
 from agent3.observe.metrics import METRICS, Metrics
 from agent3.protocols.nlweb.browser.chromium import UNPROTECTED, Chrome, Wear, is_root
@@ -32,14 +32,8 @@ _START_ATTEMPTS = 3
 def default_size() -> int:
     """How many contexts this machine can run at once, by its cores and the memory that is free now."""
     cores = len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
-    size = _PER_CORE * cores
-    try:
-        with Path("/proc/meminfo").open(encoding="ascii") as lines:
-            free = next(line for line in lines if line.startswith("MemAvailable:"))
-        size = min(size, int(free.split()[1]) * 1024 // _CONTEXT_BYTES)
-    except (OSError, StopIteration, ValueError):
-        pass  # this system does not tell
-    return max(1, size)
+    free = find_free_memory()
+    return max(1, min(_PER_CORE * cores, _PER_CORE * cores if free is None else free // _CONTEXT_BYTES))
 
 
 class _SharedBrowser:
