@@ -376,7 +376,7 @@ def test_a_body_is_read_to_its_end() -> None:
     assert run(scene(piece(b"abc", more=True), {"type": "http.request", "more_body": True}, piece(b"de"))) == b"abcde"
     with pytest.raises(TooLarge):
         run(scene(piece(b"x" * 6, more=True), piece(b"x" * 6, more=True)))
-    with pytest.raises(ConnectionResetError):
+    with pytest.raises(jsonrpc.ClientLeft):
         run(scene(piece(b"abc", more=True), {"type": "http.disconnect"}))
 
 

@@ -31,6 +31,7 @@ __all__ = [
     "LIMITS",
     "METHOD_NOT_FOUND",
     "PARSE_ERROR",
+    "ClientLeft",
     "Frame",
     "Id",
     "Limits",
@@ -400,10 +401,14 @@ def is_event_stream(content_type: str | None) -> bool:
 Receive: TypeAlias = Callable[[], Awaitable[MutableMapping[str, Any]]]
 
 
+class ClientLeft(ConnectionResetError):
+    """The client is gone: there is nobody to answer, and nothing to complain about."""
+
+
 async def read_body(receive: Receive, limit: int = LIMITS.body, timeout: float = 30.0) -> bytes:
     """Read the body of an ASGI request. Raises TooLarge beyond ``limit`` bytes, TooSlow after ``timeout`` seconds.
 
-    Raises ConnectionResetError when the client disconnects before the end.
+    Raises ClientLeft when the client disconnects before the end.
     """
     pieces: list[bytes] = []
     size = 0
@@ -412,7 +417,7 @@ async def read_body(receive: Receive, limit: int = LIMITS.body, timeout: float =
             while True:
                 message = await receive()
                 if message["type"] == "http.disconnect":
-                    raise ConnectionResetError("The client disconnected before its body was complete")
+                    raise ClientLeft("The client disconnected before its body was complete")
                 piece = message.get("body", b"")
                 size += len(piece)
                 if size > limit:

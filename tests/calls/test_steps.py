@@ -55,9 +55,11 @@ from agent3.observe.metrics import Metrics
 from agent3.security.access import Access
 from agent3.security.limits import Ceiling, RateLimiter
 from agent3.settings import Calls, Rule
-from agent3.storage import Blobs
+from agent3.storage import Blobs, open_database
+from agent3.storage.notifications import News
 from tests.support.clock import run_timeless
-from tests.support.home import run
+from tests.support.home import run, until
+from tests.support.postgres import new_database_url
 from tests.support.rig import CLIENT, DONE, DOWN, OneSecret, Script, hang
 from tests.support.steps import Around, alone, parts
 from tests.support.storage import using
@@ -819,6 +821,35 @@ def test_a_late_call_from_before_does_not_make_room_for_a_second_probe() -> None
         failed(await handler(a_call(route=A)), "circuit_open")
         probe.cancel()
         await asyncio.wait([probe])
+
+    run(story())
+
+
+@pytest.mark.postgres
+def test_gateways_warn_each_other_of_routes_that_fail_and_close_none_to_each_other() -> None:
+    url = new_database_url()
+
+    async def story() -> None:
+        database, settings = await open_database(url), Calls(breaker_failures=3)
+        worlds, news = (SeededEnv(), SeededEnv()), (News(database, "here"), News(database, "there"))
+        here, there = (Breakers(settings, world, Metrics(), news=its) for world, its in zip(worlds, news, strict=True))
+        for its in news:
+            its.listen()
+        await until(lambda: all(its.live for its in news))
+        for _ in range(3):
+            here.add_failure("a:a.test")
+        await until(lambda: "a:a.test" in there.circuits)
+        assert there.refuse("a:a.test") is None, "it may reach what the other cannot"
+        there.add_failure("a:a.test")
+        assert there.state("a:a.test") == "open", "one failure was enough"
+        worlds[0].advance(30)
+        assert here.refuse("a:a.test", "probe") is None
+        here.reset("a:a.test")
+        await until(lambda: there.state("a:a.test") == "half-open")
+        assert there.refuse("a:a.test", "probe") is None, "it answers elsewhere, so it is tried at once"
+        for its in news:
+            await its.aclose()
+        await database.aclose()
 
     run(story())
 

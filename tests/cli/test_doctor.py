@@ -7,19 +7,25 @@ import socket
 import sqlite3
 import stat
 import time
+from http.server import BaseHTTPRequestHandler, HTTPServer
 from pathlib import Path
+from threading import Thread
 from types import SimpleNamespace
+from typing import Any
 
 import pytest
 
 from agent3.cli.doctor import Check, examine
 from agent3.client.announcement import announce
+from agent3.client.plain_http import request
 from agent3.env import SeededEnv
+from agent3.errors import Unavailable
 from agent3.model import Agent, Capability, Route
 from agent3.server.build import build
 from agent3.settings import Callbacks, Client, Server, Settings, Storage
 from tests.support.home import run
 from tests.support.postgres import new_database_url
+from tests.support.tls import certificate
 
 
 @pytest.fixture
@@ -134,6 +140,37 @@ def test_settings_that_no_gateway_would_start_with_fail(data: Path) -> None:
     assert open_door["state"] == "fail"
     no_key = checks(Settings(server=Server(port=0), clients=(Client("me", key="env:NOT_SET_ANYWHERE"),)))["settings"]
     assert (no_key["state"], "NOT_SET_ANYWHERE" in no_key["detail"]) == ("fail", True)
+
+
+def test_the_certificate_is_looked_at_and_its_gateway_found_where_it_is_not_trusted(data: Path, tmp_path: Path) -> None:
+    def tls(**more: Any) -> Check:
+        return checks(Settings(server=Server(port=0, **more)))["tls"]
+
+    context, _ = certificate(tmp_path, "gateway.example.com")
+    files = {"tls_certificate": str(tmp_path / "site.pem"), "tls_key": str(tmp_path / "site.key")}
+    assert tls()["state"] == "ok"
+    assert "valid until" in tls(**files)["detail"]
+    assert tls(**files)["state"] == "warn", "it is valid for an hour only"
+    assert tls(**{**files, "tls_key": str(tmp_path / "ca.pem")})["state"] == "fail"
+    certificate(tmp_path, "gateway.example.com", days=90)
+    assert tls(**files, allowed_hosts=("gateway.example.com:*",))["state"] == "ok"
+    strange = tls(**files, allowed_hosts=("other.example.com",))
+    assert (strange["state"], "gateway.example.com" in strange["detail"]) == ("warn", True)
+    certificate(tmp_path, "gateway.example.com", days=-1)
+    assert tls(**files)["state"] == "fail"
+
+    door = HTTPServer(("127.0.0.1", 0), BaseHTTPRequestHandler)
+    door.socket = context.wrap_socket(door.socket, server_side=True)
+    Thread(target=door.serve_forever, daemon=True).start()
+    try:
+        url = f"https://127.0.0.1:{door.server_port}"
+        announce(url, Settings())
+        assert checks()["gateway"]["detail"] == f"runs at {url}"
+        with pytest.raises(Unavailable, match="SSL_CERT_FILE"):
+            request(url, "GET", "/healthz")
+    finally:
+        door.shutdown()
+        door.server_close()
 
 
 def test_a_credential_that_is_not_set_is_named(data: Path) -> None:

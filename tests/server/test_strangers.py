@@ -9,9 +9,12 @@ from contextlib import closing
 from pathlib import Path
 from urllib.parse import urlsplit
 
+import pytest
+
 from agent3.observe.metrics import Metrics
-from agent3.settings import Client, Server, Settings
+from agent3.settings import Client, Logs, Server, Settings
 from tests.support.gateway import hosted
+from tests.support.machines import eventually
 
 KEY = "a-key-of-a-client-of-ours"
 DOORS = ("/mcp", "/agents/nobody/mcp", "/a2a", "/a2a/message:send", "/agents/nobody/a2a", "/ask", "/await", "/call")
@@ -68,3 +71,23 @@ def test_every_door_has_a_deadline_and_reads_no_large_body_of_a_stranger(tmp_pat
             body = json.loads(answer.partition(b"\r\n\r\n")[2])
             assert "error" in body or "detail" in body or "_meta" in body, (what, body)
         assert b"agent3_connections_refused_total" in metrics.render()[0]
+
+
+def test_a_client_that_leaves_in_the_middle_of_its_body_is_no_error(
+    tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    caplog.set_level("INFO", logger="agent3")
+    settings = Settings(
+        clients=(Client(id="me", key=f"sha256:{hashlib.sha256(KEY.encode()).hexdigest()}"),), logs=Logs(access=True)
+    )
+
+    def lines(name: str) -> list[str]:
+        return [record.getMessage() for record in caplog.records if record.name == name]
+
+    with hosted(tmp_path, settings=settings) as door:
+        paths = [*DOORS, "/v1/call", "/v1/agents"]
+        for path in paths:
+            for more in HEADS.values():
+                begin(door.url, path, 100, f"Authorization: Bearer {KEY}\r\n{more}").close()
+        eventually(lambda: len(lines("agent3.access")) == len(paths) * len(HEADS))
+    assert [record.getMessage() for record in caplog.records if record.levelname in ("WARNING", "ERROR")] == []

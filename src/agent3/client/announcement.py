@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import os
+import ssl
 from pathlib import Path
 
 from agent3.client.plain_http import check_address, request
@@ -71,8 +72,10 @@ def find_running(settings: Settings, folder: Path | None = None, *, own: bool = 
             request(check_address(str(note["url"])), "GET", "/healthz", timeout=1.0)
         except ProcessLookupError:
             file.unlink(missing_ok=True)
-        except (OSError, ValueError, KeyError, TypeError, Agent3Error):
-            continue
+        except (OSError, ValueError, KeyError, TypeError, Agent3Error) as error:
+            # One whose certificate is not trusted here does run: whoever calls it is told.
+            if isinstance(error.__cause__, ssl.SSLCertVerificationError):
+                return str(note["url"])
         else:
             return str(note["url"])
     return None

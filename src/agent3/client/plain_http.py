@@ -8,6 +8,7 @@ from __future__ import annotations
 import http.client
 import json
 import os
+import ssl
 from collections.abc import Mapping
 from typing import Any
 from urllib.parse import urlsplit
@@ -66,6 +67,11 @@ def request(
         connection.request(method, parts.path.rstrip("/") + path, raw, headers_of(key))
         response = connection.getresponse()
         status, answer = response.status, response.read()
+    except ssl.SSLCertVerificationError as error:
+        raise Unavailable(
+            f"The certificate of {where} is not trusted here ({error.verify_message}). "
+            "Name the file of its authority in SSL_CERT_FILE, or use a name that the certificate has."
+        ) from error
     except (OSError, http.client.HTTPException) as error:
         raise no_gateway(where, str(error)) from None
     finally:

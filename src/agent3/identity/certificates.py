@@ -10,9 +10,11 @@ import asyncio
 import hashlib
 import ssl
 from collections.abc import Mapping, Sequence
+from datetime import datetime
 from pathlib import Path
 from typing import Any
 
+from cryptography import x509
 from msgspec import Struct
 
 from agent3.errors import SetupError
@@ -116,6 +118,15 @@ class ListenerCertificate:
         while True:
             await asyncio.sleep(_EVERY)
             await asyncio.to_thread(self.reload)
+
+    def describe(self) -> tuple[datetime, datetime, list[str]]:
+        """From when until when the certificate is valid, and for which names."""
+        first = x509.load_pem_x509_certificates(self._certificate.read_bytes())[0]
+        try:
+            names = first.extensions.get_extension_for_class(x509.SubjectAlternativeName).value
+        except x509.ExtensionNotFound:
+            return first.not_valid_before_utc, first.not_valid_after_utc, []
+        return first.not_valid_before_utc, first.not_valid_after_utc, [str(name.value) for name in names]
 
     def read_pair(self) -> tuple[bytes, bytes]:
         """The key and the certificate as they are in the files, for listeners that are not Python's own."""

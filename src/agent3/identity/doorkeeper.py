@@ -26,7 +26,7 @@ from agent3.identity.certificates import CERTIFICATE, PeerCertificate
 from agent3.identity.clients import StoredClients
 from agent3.identity.nonces import Nonces
 from agent3.identity.signed_requests import ACCEPT, Key, Request, Verifier, secret_bytes
-from agent3.jsonrpc import read_body
+from agent3.jsonrpc import ClientLeft, read_body
 from agent3.listener import PASSED_ON
 from agent3.model import LOCAL, Principal
 from agent3.observe.logs import get as logger
@@ -315,7 +315,7 @@ class SignedRequests:
             except Agent3Error as error:
                 log.warning("A signed request was refused: %s", error.message)
                 scope[SIGNED] = error
-            except ConnectionResetError:
+            except ClientLeft:
                 return
             if body is not None:
                 receive = _replay(body, receive)

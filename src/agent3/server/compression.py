@@ -130,7 +130,7 @@ class UnpackRequests:
                 )
             packed = await jsonrpc.read_body(receive, self._limit, self._seconds)
             body = await asyncio.to_thread(unpack, packed, name, self._limit)
-        except ConnectionResetError:
+        except jsonrpc.ClientLeft:
             return
         except Agent3Error as error:
             answer = error_response(error)

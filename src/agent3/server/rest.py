@@ -104,6 +104,8 @@ class Rest:
                     return await view(request)
                 except Agent3Error as error:
                     return error_response(error)
+                except jsonrpc.ClientLeft:
+                    return Response(status_code=499)
                 except Exception:
                     log.exception("%s %s failed", request.method, request.url.path)
                     return error_response(Agent3Error("Internal error. The gateway's log has the details."))

@@ -302,6 +302,8 @@ class _Supervisor:
         if worker in self.leaving:
             self.leaving.remove(worker)
             self.metrics.worker_restarts.inc(("rolled",))
+            if not self.to_roll and not self.leaving and self.stops_since is None:
+                log.info("rolled: %d new workers serve", len(self.slots))
             return
         slot = self.slots[worker.slot]
         if slot.next is worker:

@@ -1,6 +1,8 @@
 """``breaker``: leaves a failing route alone for a while. The next route may be taken; no retry at an open circuit.
 
 ``Breakers`` holds the circuits of all routes for the whole core; the step asks and feeds them, once for each attempt.
+Gateways on one database warn each other of routes that fail, but none closes a route to another: what one cannot reach,
+another may.
 """
 
 from __future__ import annotations
@@ -18,6 +20,7 @@ from agent3.model import Call, Failed, Outcome
 from agent3.observe.logs import get as logger
 from agent3.observe.metrics import Metrics
 from agent3.settings import Calls
+from agent3.storage.notifications import News
 
 __all__ = ["Breaker", "Breakers"]
 
@@ -25,6 +28,9 @@ log = logger("calls")
 
 _BREAKS = frozenset({"unavailable", "timeout", "malformed_response"})
 """Failures that are held against a route, if it was the target that was waited for."""
+_TOPIC = "circuit"
+_LONGEST_KEY = 150
+"""Characters of a route that others are told of: a notification takes no more than these in one piece."""
 _LOOK_EVERY = 0.5
 _AWAY = 2.0
 """Seconds beyond the usual after which this process was away, and not merely busy."""
@@ -72,8 +78,11 @@ class _Wakefulness:
 class Breakers:
     """The circuits of all routes: closed, open after failures in a row, half-open for one probe after a while."""
 
-    def __init__(self, settings: Calls, env: Env, metrics: Metrics, most: int = 10_000):
+    def __init__(self, settings: Calls, env: Env, metrics: Metrics, most: int = 10_000, *, news: News | None = None):
         self._settings = settings
+        self._news = news
+        if news is not None:
+            news.on(_TOPIC, self._hear)
         self._env = env
         self._metrics = metrics
         self._most = most
@@ -108,13 +117,13 @@ class Breakers:
 
     def add_failure(self, key: str) -> None:
         """Count a failure; at the threshold, and after a failed probe, the circuit opens."""
-        if key not in self.circuits and len(self.circuits) >= self._most:
-            self.circuits.pop(next(iter(self.circuits)))
-        circuit = self.circuits.setdefault(key, _Circuit())
+        circuit, now = self._find(key), self._env.monotonic()
         circuit.failures += 1
         circuit.probe = None
         if circuit.failures >= self._settings.breaker_failures:
-            circuit.open_until = self._env.monotonic() + self._settings.breaker_seconds
+            if now >= circuit.open_until:  # not by calls that were under way when it opened
+                self._tell("open", key)
+            circuit.open_until = now + self._settings.breaker_seconds
             self._report(key, 2, "open")
 
     def add_silence(self, key: str, call: Call, code: str = "timeout") -> None:
@@ -136,6 +145,7 @@ class Breakers:
         circuit = self.circuits.pop(key, None)
         if circuit is not None and circuit.failures >= self._settings.breaker_failures:
             self._report(key, 0, "closed")
+            self._tell("closed", key)
 
     def release_probe(self, key: str, call: str = "") -> None:
         """A call ended without a verdict; if it was the probe, another may be."""
@@ -147,6 +157,25 @@ class Breakers:
         """Whether the time of the whole call is over."""
         expires = call.live.expires
         return expires is not None and self._env.monotonic() >= expires
+
+    def _find(self, key: str) -> _Circuit:
+        if key not in self.circuits and len(self.circuits) >= self._most:
+            self.circuits.pop(next(iter(self.circuits)))
+        return self.circuits.setdefault(key, _Circuit())
+
+    def _tell(self, what: str, key: str) -> None:
+        if self._news is not None and len(key) <= _LONGEST_KEY:
+            self._news.tell(_TOPIC, f"{what} {key}")
+
+    def _hear(self, text: str) -> None:
+        """Of a route that another gateway left alone, the next failure is enough; one that answers it is tried now."""
+        what, _, key = text.partition(" ")
+        if what == "open":
+            circuit = self._find(key)
+            circuit.failures = max(circuit.failures, self._settings.breaker_failures - 1)
+            log.info("route %s: another gateway leaves it alone; one failure here is enough", key)
+        elif what == "closed" and (known := self.circuits.get(key)) is not None:
+            known.open_until = min(known.open_until, self._env.monotonic())
 
     def _report(self, key: str, level: int, name: str) -> None:
         self._metrics.breaker_state.set((key,), level)

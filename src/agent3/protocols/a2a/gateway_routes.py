@@ -199,6 +199,8 @@ class A2ADoors:
             return JSONResponse({"status": self._receiver.take(key, headers, body)})
         except Agent3Error as error:
             return error_response(error)
+        except jsonrpc.ClientLeft:
+            return Response(status_code=499)
 
     def _who(self, scope: Scope) -> Principal:
         """Who calls, unless it does so too often: what is no call reads the database all the same."""

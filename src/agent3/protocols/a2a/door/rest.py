@@ -73,7 +73,7 @@ class RestDoor:
             await send_response(
                 exchange.send, 200, result, _content_type(exchange), dispatcher.extension_headers(exchange)
             )
-        except ConnectionResetError:
+        except jsonrpc.ClientLeft:
             return
         except Agent3Error as error:
             await self.refuse(exchange, error)

@@ -97,7 +97,7 @@ class RpcDoor:
             value = await dispatcher.answer(exchange, principal, request)
             result = jsonrpc.result_raw(exchange.id, codec.write_result(request, value))
             await send_response(exchange.send, 200, result, more=dispatcher.extension_headers(exchange))
-        except ConnectionResetError:
+        except jsonrpc.ClientLeft:
             return
         except Agent3Error as error:
             await self._refuse(exchange, error)

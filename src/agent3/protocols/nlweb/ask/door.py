@@ -167,6 +167,8 @@ class AskDoor:
                 return await view(request)
             except Agent3Error as error:
                 return _refuse(error, who=request.url.path == "/who")
+            except jsonrpc.ClientLeft:
+                return Response(status_code=499)
             except Exception:
                 log.exception("%s %s failed", request.method, request.url.path)
                 return _refuse(Agent3Error("Internal error. The gateway's log has the details."), who=False)
