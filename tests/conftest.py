@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import gc
 import logging
 import os
 import signal
@@ -16,6 +17,10 @@ from agent3.directory import meaning
 from agent3.storage import disk_space
 from tests.support.postgres import stop_server
 from tests.support.watchdog import UNDER_WAY
+
+# All modules stay to the end: collecting garbage while they are loaded would more than double the time for that, and
+# later every collection would look at them again.
+gc.disable()
 
 # Where a shell forbids to keep compiled files, every run would rewrite the asserts of all tests again (20 s of a
 # processor), and each of hundreds of processes would compile all of agent3 for itself.
@@ -44,6 +49,11 @@ LONGEST = """
     test_reload test_serving test_executor test_main test_adding test_example_protocol test_demo_sites test_wrong_clicks
     test_healer test_visits test_website_examples test_banners test_driver test_agent_endpoints test_scripts
 """.split()
+
+
+def pytest_collection_finish() -> None:
+    gc.freeze()
+    gc.enable()
 
 
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
