@@ -2,16 +2,11 @@
 
 from __future__ import annotations
 
-import asyncio
-from collections.abc import Iterator
 from typing import Any
 
 import pytest
 
 from agent3.errors import ValidationError
-from agent3.protocols.nlweb.browser.installation import require
-from agent3.protocols.nlweb.browser.sdk import playwright
-from agent3.protocols.nlweb.driver import Driven, drive
 from agent3.protocols.nlweb.driver import driver as acting
 
 NOTE = "<script>const note = text => { document.title += (document.title && '; ') + text };</script>"
@@ -228,28 +223,9 @@ def page_of(kind: str, names: list[str]) -> str:
 
 
 @pytest.fixture(scope="module")
-def run() -> Iterator[Any]:
-    """Drives a page of some HTML: (html, sentence) → (what was done, the page's title after it)."""
-    with asyncio.Runner() as runner:
-
-        async def start() -> tuple[Any, Any]:
-            driver = await playwright().async_playwright().start()
-            return driver, await driver.chromium.launch(executable_path=str(require().path))
-
-        driver, browser = runner.run(start())
-
-        async def run_one(html: str, sentence: str, **options: Any) -> tuple[Driven, str]:
-            page = await browser.new_page()
-            try:
-                await page.set_content(f"<!doctype html><title></title>{NOTE}{html}")
-                async with asyncio.timeout(120):
-                    return await drive(page, sentence, **options), await page.title()
-            finally:
-                await page.close()
-
-        yield lambda html, sentence, **options: runner.run(run_one(html, sentence, **options))
-        runner.run(browser.close())
-        runner.run(driver.stop())
+def run(run: Any) -> Any:
+    """As everywhere in this folder, on pages that take notes."""
+    return lambda html, sentence, **options: run(NOTE + html, sentence, **options)
 
 
 @pytest.fixture(autouse=True)
