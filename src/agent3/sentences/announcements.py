@@ -10,7 +10,7 @@ from collections.abc import Iterator, Sequence
 from functools import cache
 from typing import Literal
 
-from agent3.sentences.lexicon import BROAD, EMPTY, is_action, is_english, meanings
+from agent3.sentences.lexicon import BROAD, EMPTY, is_action, is_cognate, is_english, meanings
 from agent3.sentences.slots import Form, Kind, Role, Slot
 from agent3.sentences.tokens import Atom, Sentence, Token
 
@@ -110,6 +110,7 @@ _TO = rows("to|into|a|al|hacia|hasta|hasta el|hasta la|until|till|as|como|onto|t
            "|ending on|up to|arriving|arriving at|arriving in|arriving on|llegando|llegando a|returning|returning on"
            "|volviendo|volviendo el|con vuelta|con vuelta el|and back on|back on")  # fmt: skip
 _BY = rows("by|de|del|from|por|written by|escrito por|escritos por")
+_WHOM = rows("to|for|by|a|al|para|por")
 _IN = rows("in|at|on|en|inside|within|dentro de|near|cerca de|around|close to|alrededor de")
 _ABOUT = rows(
     "for|about|on|sobre|acerca de|related to|relacionado con|relacionada con|relacionados con|relacionadas con"
@@ -131,7 +132,10 @@ _BECAUSE_IT_IS = _BECAUSE | rows(
     "|porque es|porque era|porque fue|porque es un|porque era un|porque fue un|as it was|as it was a|since it was a"
     "|porque lo|porque esta|porque estaba"
 )
-_OF = rows("using|usando|of|for|de|del|para|in|en|on|by|por|at|with|con|to|a|al|under|near")
+_OF = rows(
+    "using|usando|of|for|de|del|para|in|en|on|by|por|at|with|con|to|a|al|under|near"
+    "|over|across|along|against|sobre|contra"
+)
 _ON = rows("on|el|for|para el|para|by|at|due|due on|due by|con fecha de|con fecha|antes del|para las|a las|a la|before")
 _SINCE = rows("de|del|from|desde|desde el|a partir de|a partir del|starting|starting on|effective|as of|on or after")
 _AMOUNT = rows(
@@ -260,8 +264,10 @@ class Scene:
         if (end := self.names[index].get(number)) is None:
             return
         begin = end
-        while begin - end < 3 and begin < len(self.tokens) and self.tokens[begin].plain in trail:
-            begin += 1
+        while begin - end < 3 and begin < len(self.tokens) and self.tokens[begin].plain in trail and (
+            self.tokens[begin].plain not in DETERMINERS or not self.tokens[begin].value[:1].isupper()
+        ):  # fmt: skip
+            begin += 1  # but "Las Palmas"
         yield begin if begin < len(self.tokens) else end
 
     def led_begins(self, index: int, slot: Slot) -> Iterator[tuple[int, bool]]:
@@ -337,6 +343,10 @@ class Scene:
                 found[number] = max(end, found.get(number, 0))
                 if row[0] in (token.plain, token.plain.removesuffix("s")):
                     exact[number] = max(end, exact.get(number, 0))
+        if not found and not self.english and index > self.verb:
+            # "operador" for an operator, where just one slot has such a name.
+            alike = [n for n, slot in enumerate(self.slots) if any(is_cognate(token.plain, one) for one in slot.words)]
+            found = {alike[0]: index + 1} if len(alike) == 1 and len(self.slots[alike[0]].words) == 1 else {}
         return exact or found
 
     # Borders
@@ -435,6 +445,8 @@ def _prepositions(
             found.append((_TO, True))
         case "by":
             found.append((_BY, True))
+        case "who":
+            found.append((_WHOM, True))
         case "query":
             found.append((_ABOUT, True))
         case "title" if kind == "text":

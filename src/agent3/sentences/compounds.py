@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from datetime import datetime
 from typing import Any
 
@@ -238,7 +238,14 @@ def _times_in_zones(scene: Scene, atom: Atom) -> Iterator[Compound]:
 
 
 def _sums(scene: Scene, atom: Atom) -> Iterator[Compound]:
-    amounts = [n for n, slot in enumerate(scene.slots) if slot.kind in ("number", "integer") and _is_money(slot)]
+    if atom.doubt is not None:
+        return
+    names = [atom.unit.lower(), *CURRENCIES.get(atom.unit, "").split()]
+    amounts = [
+        n
+        for n, slot in enumerate(scene.slots)
+        if slot.kind in ("number", "integer") and not slot.unit and (_is_money(slot) or _tells(slot, names))
+    ]
     if not amounts and sum(slot.kind in ("number", "integer") for slot in scene.slots) == 1:
         amounts = [n for n, slot in enumerate(scene.slots) if slot.kind in ("number", "integer") and not slot.unit]
     led = scene.tokens[atom.first - 1].plain if atom.first else ""
@@ -264,13 +271,31 @@ def _sums(scene: Scene, atom: Atom) -> Iterator[Compound]:
             value = round(value * 100, 6)
         if slot.kind == "integer" and value != int(value):
             continue
+        last = atom.last
+        if (each := _past_each(scene, last, slot)) is not None:
+            last = each
+        elif last < len(scene.tokens) and scene.tokens[last].plain in ("per", "por", "each"):
+            continue  # "2.50 euros per crate" is no other sum
         for currency in currencies:
             unit = next((o for o, _ in scene.slots[currency].options if str(o).upper() == atom.unit), atom.unit)
-            yield atom.last, ((amount, plain_number(value)), (currency, unit))
-        words = "_".join(re.findall(r"[^\W_]+", fold(slot.described)))
-        names = [atom.unit.lower(), *CURRENCIES.get(atom.unit, "").split()]
-        if not currencies and (hundredths or any(f"_{name}_" in f"_{words}_" for name in names)):
-            yield atom.last, ((amount, plain_number(value)),)
+            yield last, ((amount, plain_number(value)), (currency, unit))
+        if not currencies and (hundredths or _tells(slot, names)):
+            yield last, ((amount, plain_number(value)),)
+
+
+def _tells(slot: Slot, names: Sequence[str]) -> bool:
+    """Whether a description speaks of a currency."""
+    words = "_".join(re.findall(r"[^\W_]+", fold(slot.described)))
+    return any(f"_{name}_" in f"_{words}_" for name in names)
+
+
+def _past_each(scene: Scene, index: int, slot: Slot) -> int | None:
+    """Where "per crate" or "a year" ends after a sum, if that is what the slot is the price of."""
+    tokens, at = scene.tokens, index + 1
+    if at < len(tokens) and tokens[index].plain in ("per", "por", "a", "al", "each", "cada", "/", "the", "la", "el"):
+        return at + 1 if tokens[at].means & (slot.own | slot.about) else None
+    priced = bool({"per", "each", "unit"} & {*slot.words, *re.findall(r"[a-z]+", fold(slot.described))})
+    return index + 1 if index < len(tokens) and tokens[index].plain == "each" and priced else None
 
 
 _WITHOUT_CENTS = frozenset("JPY KRW CLP HUF".split())

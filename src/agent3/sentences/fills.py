@@ -339,6 +339,7 @@ def _before_name(scene: Scene, index: int, number: int, slot: Slot) -> Iterator[
             yield Fill(index - 1, end, ((number, said),), 0.3, True, False, doubt)
 
 
+_ANYBODY = frozenset("anyone anybody everyone everybody nadie todos them".split())
 _VENUES = frozenset(
     "hotel hostel garage restaurant cafe bar museum school university college hospital clinic park station airport "
     "theatre theater cinema gym bank library church".split()
@@ -359,8 +360,12 @@ def _annotated(scene: Scene, fill: Fill, number: int, slot: Slot) -> Iterator[Fi
     if slot.kind == "text" or slot.shown or not (fill.typed or fill.cued):
         return
     last, cued, named = fill.last, fill.cued, False
+    if slot.kind == "boolean" and last < len(tokens) and tokens[last].plain in _ANYBODY:
+        yield replace(fill, last=last + 1)  # "without notifying anyone"
     for _ in range(3):
         at = last + (last < len(tokens) and tokens[last].plain in ("of", "de", "in"))
+        if slot.kind == "boolean" and at < len(tokens):
+            at = min(scene.past_articles[at], len(tokens) - 1)  # "notify the singers"
         if slot.kind in _NAMES and at < len(tokens) and tokens[at].plain in NEW:
             break  # "Red new", for the new name of something
         if at >= len(tokens) or tokens[at].shape != "word" or not tokens[at].means & own or scene.stops[at] - {number}:

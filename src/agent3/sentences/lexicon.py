@@ -14,6 +14,7 @@ from functools import lru_cache
 from typing import Literal
 
 from agent3.sentences.synonyms import MEANINGS
+from agent3.sentences.translations import NOUNS, VERBS
 from agent3.sentences.word_forms import words
 
 __all__ = [
@@ -28,7 +29,9 @@ __all__ = [
     "is_cognate",
     "is_common",
     "is_english",
+    "is_known",
     "is_phrase",
+    "is_translation",
     "meanings",
     "same_stem",
     "to_concept",
@@ -143,7 +146,8 @@ _SPANISH = frozenset(
     "el la los las un una unos unas y de del en para por desde hasta con mi por favor buscar busca comprar reservar "
     "mañana hoy próximo próxima que al quiero ver vuelo vuelos ningún ninguna nada nunca está están sí "
     "vale qué cuál cómo crea crees borra borres pon haz hagas cancela canceles olvídalo déjalo gracias "
-    "sin titulado".split()
+    "sin titulado durante sobre entre como cuando cuánto cuánta cuántos dónde a quien lo le les se su sus tu tus este "
+    "esta estos estas ese esa muy más menos o también ya todos todas".split()
 )
 _SHARED = frozenset("a me no en".split())
 _ENGLISH_VERBS = frozenset(
@@ -185,6 +189,7 @@ def detect_language(text: str) -> Language:
     """English, unless there are more Spanish words in it."""
     said = re.findall(r"\w+", text.casefold())
     spanish = sum(word in _SPANISH for word in said) + any(mark in text for mark in "¿¡ñ")
+    spanish += bool(said) and said[0] not in _ENGLISH_VERBS and bool(re.search("[áéíóú]", text))
     return "es" if spanish > sum(word in _ENGLISH for word in said) else "en"
 
 
@@ -217,6 +222,15 @@ for _line in MEANINGS.splitlines():
         _MEANINGS.setdefault(_member, set()).add(_members[0])
         if _members[0] not in BROAD:
             _PHRASES.setdefault(_member, set()).update(tuple(other.split("_")) for other in _members)
+_ENGLISH_OF: dict[str, set[str]] = {}
+"""What each word of the dictionary is in English; an English one is itself."""
+_NOUNS = {_word for _entry in re.split(r"[;\n]", NOUNS) for _word in _entry.split()}
+_DOINGS = {_word for _entry in re.split(r"[;\n]", VERBS) for _word in _entry.split()} - _MEANINGS.keys()
+"""Verbs of the dictionary that mean nothing else."""
+for _entry in re.split(r"[;\n]", f"{NOUNS};{VERBS}"):
+    for _member in (_members := _entry.split()):
+        if _member in _NOUNS or _member in _DOINGS:
+            _ENGLISH_OF.setdefault(_member, set()).update((_members[0], *words(_members[0])))
 _VERBS = BROAD | frozenset(
     "draw book buy pay cancel open close rename copy restart on off load pause lock translate calculate multiply "
     "divide "
@@ -232,8 +246,10 @@ _VERBS = BROAD | frozenset(
     "publish append insert answer transfer deliver ship click press scroll paste cut trim keep adjust "
     "refund".split()
 )
-_ACTIONS = _VERBS | frozenset(
-    _word for _line in MEANINGS.splitlines() for _word in _line.split() if _line.split()[0] in _VERBS
+_ACTIONS = (
+    _VERBS
+    | {_word for _line in MEANINGS.splitlines() for _word in _line.split() if _line.split()[0] in _VERBS}
+    | _DOINGS
 )
 _ENCLITIC = re.compile(r"(?<=\w{3})(?:(?:me|te|se|nos)(?:l[oae]s?)?|l[oae]s?)$")
 
@@ -243,8 +259,15 @@ def meanings(word: str) -> frozenset[str]:
     """What a word, folded, may mean to a tool: of all its forms that are known, or the word itself."""
     found: set[str] = set()
     for form in base_forms(word):
-        found |= _MEANINGS.get(form, set())
+        found |= _MEANINGS.get(form, set()) | _ENGLISH_OF.get(form, set())
     return frozenset(found | {*words(word)[:1]} | {word})
+
+
+@lru_cache(maxsize=20_000)
+def is_translation(word: str, other: str) -> bool:
+    """Whether the dictionary has a word, folded, or what it is a form of, as the Spanish for another."""
+    english = {one for form in base_forms(word) for one in _ENGLISH_OF.get(form, ())}
+    return word != other and not english.isdisjoint(base_forms(other))
 
 
 @lru_cache(maxsize=20_000)
@@ -262,7 +285,16 @@ _LATIN = re.compile(
     r"|ators?|ores?|ors?|ates?|ed|izar|ize|ise|ados?|adas?|ar|er|ir|an|en|as|es|os|a|e|o|s|y)"
 )
 """Endings that English and Spanish words of one Latin root differ by."""
-_ONE_SOUND = (("ph", "f"), ("qu", "c"), ("th", "t"), ("y", "i"), ("k", "c"))
+_ONE_SOUND = (
+    ("ciones", "tions"),
+    ("cion", "tion"),
+    ("ador", "ator"),
+    ("ph", "f"),
+    ("qu", "c"),
+    ("th", "t"),
+    ("y", "i"),
+    ("k", "c"),
+)
 _DOUBLED = re.compile(r"([a-z])\1")
 
 
@@ -300,8 +332,15 @@ def is_common(word: str) -> bool:
     return any(form in _MEANINGS for form in base_forms(word))
 
 
+def is_known(word: str) -> bool:
+    """Whether a word, folded, or what it is a form of, stands in any of the lists."""
+    return is_common(word) or any(form in _ENGLISH_OF for form in base_forms(word))
+
+
 def is_action(word: str) -> bool:
-    """Whether a word, folded, can say what to do."""
+    """Whether a word, folded, can say what to do. A noun that looks like a form of a verb is none: "vuelos"."""
+    if word.removesuffix("s") in _NOUNS and word.endswith("s"):
+        return word in _ACTIONS
     return any(form in _ACTIONS for form in base_forms(word))
 
 

@@ -8,7 +8,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 
 from agent3.sentences.announcements import DETERMINERS, TAIL, TELLING, WRITING_DOWN, Scene, row_at, row_length, rows
-from agent3.sentences.lexicon import BROAD, EMPTY, is_action, is_cognate, is_common, same_stem
+from agent3.sentences.lexicon import BROAD, EMPTY, is_action, is_cognate, is_known, same_stem
 from agent3.sentences.slots import EXCLUDING, Form
 from agent3.sentences.tokens import FORBIDDING, is_sign
 
@@ -36,7 +36,7 @@ FILLER = (
         "quickly moment am were was been be being can could will favor gracias hola buenas ahora ya mismo aqui tambien "
         "pues bien ayuda ayudame gustaria querria deseo tengo tienes hay he ha cuanto antes haga hagas hazme necesita "
         "podrias puede podeis poder whatever it's i'm what's where's who's that's there's they we us him her one ones "
-        "their theirs esto eso ello ellos nos os vez end up forget olvides i've got have anda porfa venga "
+        "their theirs esto eso ello ellos nos os vez end up i've got have anda porfa venga "
         "specific especifico she he pueda puedan".split()
     )
 )
@@ -115,7 +115,7 @@ _PHRASAL: tuple[tuple[tuple[str, ...], frozenset[str]], ...] = tuple(
     )
 )
 """Verbs of several words, and what they mean."""
-_NOUNS_AS_VERBS = frozenset({"create", "send"})
+_NOUNS_AS_VERBS = frozenset({"create", "send", "start", "run", "perform", "trigger", "begin"})
 """Where one of these is done, its object may be said as a verb: "invoice Ann", "text Bob"."""
 _LOOKING = frozenset({"read", "search", "lookup"})
 _WANTING = frozenset("want need like i'd needs quiero necesito quisiera gustaria querria deseo".split())
@@ -171,7 +171,7 @@ def _takes_days(form: Form) -> bool:
 def _is_sought(scene: Scene, index: int) -> bool:
     """Whether an unknown noun is what is to be shown: "dame el boletaje de X". A known one would have to fit."""
     tokens, token = scene.tokens, scene.tokens[index]
-    if index == 0 or len(token.plain) < 4 or not token.value.islower() or is_common(token.plain):
+    if index == 0 or len(token.plain) < 4 or not token.value.islower() or is_known(token.plain):
         return False
     before = tokens[index - 1].plain
     if before not in DETERMINERS and before not in _RETRIEVING:

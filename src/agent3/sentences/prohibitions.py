@@ -48,11 +48,13 @@ _SAY = re.compile(
     r"|escribe|publica|manda|envia|anuncia)\b.*?\b(?:that|que)\b"
 )
 _WITHDRAWN = re.compile(
-    r"\bnever ?mind\b|\bforget (?:it|that|about|what|the)\b|\bscratch that\b|\b(?:cancel|undo|revert|stop) (?:that"
+    r"\bnever ?mind\b|\bforget (?:it|that|about|what|the|to|\w{2,}ing)\b|\bskip \w{2,}ing\b"
+    r"|\bscratch that\b|\b(?:cancel|undo|revert|stop) (?:that"
     r"|this|it all|everything)\b"
     r"|\bon second thoughts?\b|\bchanged? my mind\b|\bactually,? (?:no|don'?t|do not)\b|\bjust kidding\b"
     r"|\bhold off\b|\bleave it\b|\bdisregard\b"
-    r"|\b(?:no )?wait\b,?|\bhold on\b|\bmejor no\b|\bolvid[ae](?:lo|la|te)\b|\bdejal[oa]\b|\bcancela (?:eso"
+    r"|\b(?:no )?wait\b,?|\bhold on\b|\bmejor no\b|\bolvid[ae](?:lo|la|te)\b|\bolvid[ae] (?:de )?\w{2,}[aei]r\b"
+    r"|\bdejal[oa]\b|\bcancela (?:eso"
     r"|lo anterior)\b|\bdeshaz(?:lo)?\b"
     r"|\bya no\b|\bhe cambiado de (?:idea|opinion)\b|\bera broma\b|\bno (?:lo|la) hagas\b"
     r"|(?<!de )(?<!en )\besper[ae]\b|\baguanta\b|\btoo late\b"

@@ -34,7 +34,9 @@ __all__ = [
 Kind = Literal["enum", "boolean", "integer", "number", "date", "datetime", "time", "email", "url", "path", "domain",
                "currency", "language", "zone", "phone", "duration", "when", "id", "code", "place", "name", "text",
                "other"]  # fmt: skip
-Role = Literal["from", "to", "by", "in", "most", "least", "first", "page", "content", "query", "title", "place", ""]
+Role = Literal[
+    "from", "to", "by", "who", "in", "most", "least", "first", "page", "content", "query", "title", "place", ""
+]
 
 INVERTING = frozenset("no exclude skip disable without omit avoid ignore hide".split())
 """Words at the start of a name that take away what follows."""
@@ -66,6 +68,15 @@ _TITLE = frozenset("title subject summary name headline heading label caption".s
 _PLACE = frozenset(
     "city location place address town country region airport station destination origin where venue".split()
 )
+_PEOPLE = frozenset(
+    "person member user player customer client partner buddy colleague friend guest patient employee worker student "
+    "teacher tenant borrower driver volunteer picker recipient winner candidate applicant participant".split()
+)
+_WHO = re.compile(
+    r"(?:the )?(?:who(?:se|m)?\b|(?:full )?(?:name of (?:the )?)?(?:person|member|user|player|customer|client|partner"
+    r"|colleague|guest|patient|employee|worker|student|teacher|tenant)\b)"
+)
+"""How a description says that a value is a person."""
 _CONTAINERS = frozenset(
     "room area folder project channel board calendar workspace department collection album playlist database "
     "environment namespace group category section list repo repository cluster warehouse store shop restaurant venue "
@@ -209,6 +220,8 @@ def _make_form(capability: Capability, agent: str) -> Form:
     told_words = [fold(word) for word in re.findall(r"[^\W_]+", f"{first} {brand} {' '.join(capability.tags)}")]
     objects = [word for word in split_name(capability.name) if word not in _READING | _WRITING | _WEAK_WORDS]
     slots = [_with_nouns(slot, objects) for slot in slots]
+    # Who is meant only by the way may as well be part of a text: "titled Buy milk for Ann".
+    slots = [replace(slot, role="") if slot.role == "who" and not slot.required else slot for slot in slots]
     if any(slot.kind == "path" and slot.role == "from" for slot in slots):  # then its destination is one too
         slots = [replace(slot, kind="path") if slot.role == "to" and not slot.described else slot for slot in slots]
     if not any("head" in slot.words for slot in slots):  # the base of a pull request is where it goes
@@ -320,7 +333,9 @@ def _head_nouns(described: str) -> Iterator[str]:
     if len(said) <= 3:
         yield from (word for word in said if word not in _WEAK_WORDS | EMPTY | _PLAIN_HEADS and len(word) > 2)
     if of := re.match(
-        r"(?:the )?(?:name|id|identifier|number|key|unique id|timestamp) (?:of|for) (?:the |a |an )?([a-z]+)", described
+        r"(?:the )?(?:name|id|identifier|number|key|address|code|label|unique id|timestamp) (?:of|for) "
+        r"(?:the |a |an )?([a-z]+)",
+        described,
     ):
         yield of[1]
 
@@ -434,7 +449,9 @@ def _slot(
         tuple(options),
         bool(words) and words[0] in INVERTING,
         frozenset(meaning for word in words if word not in _WEAK_WORDS for meaning in meanings(word)) - BROAD,
-        _unit(words, described) if kind in ("integer", "number") else None,
+        (_unit(words, described) or (_SHARE if item.get("maximum") == 1 and kind == "number" else None))
+        if kind in ("integer", "number")
+        else None,
         tuple(_examples(definition)) if kind == "name" else (),
         frozenset(_example_forms(definition)) if kind in ("name", "id") else frozenset(),
     )
@@ -527,7 +544,7 @@ def _levels(described: str, item: Mapping[str, Any]) -> dict[int, str]:
 
 def _unit(words: tuple[str, ...], described: str) -> tuple[str, float] | None:
     """The unit that a number is in, by the name of its slot or by "in minutes" in its description."""
-    for word in reversed(words):
+    for word in reversed(words[: words.index("per")] if "per" in words else words):
         if len(word) > 1 and (unit := UNITS.get(word) or UNITS.get(word.removesuffix("s"))):
             return unit
     if re.search(r"percent|%|\b0(?:-| to | and )100\b", described[:200]):
@@ -539,6 +556,8 @@ def _unit(words: tuple[str, ...], described: str) -> tuple[str, float] | None:
     return None
 
 
+_SHARE = ("percent", 100.0)
+"""What a number from 0 to 1 counts."""
 _DURATION_EXAMPLE = re.compile(r"['\"`(]\d+ ?[hm](?: \d+ ?m)?['\"`)]")
 """A text such as '1h 30m', shown in a description."""
 _CODE_WORDS = frozenset("sql script expression regex selector css xpath jq formula javascript command cmd cron".split())
@@ -628,7 +647,7 @@ def _kind(words: tuple[str, ...], described: str, item: Mapping[str, Any]) -> Ki
         or re.search(r"yyyy-mm-dd|\b\d{4}-\d\d-\d\d\b", described)
     ):
         return "date" if "time" not in said else "datetime"
-    if re.search(r"\bhh:mm\b", described):
+    if re.search(r"\bhh:mm(?::ss)?\b", described):
         return "time"
     if not natural and (
         said & {"time", "hour"} and not said & {"timestamp"} and re.search(r"hh:mm|24|clock|time", described or "time")
@@ -695,6 +714,8 @@ def _role(words: tuple[str, ...], kind: Kind, described: str) -> Role:
         return "to"
     if said & _BY:
         return "by"
+    if kind == "name" and not said & _CONTAINERS and (said & _PEOPLE or _WHO.match(described)):
+        return "who"
     if kind == "text":
         if said & _QUERY:
             return "query"

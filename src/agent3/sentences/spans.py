@@ -151,7 +151,7 @@ _CLOCK = re.compile(
     rf"(?P<h3>{_HOUR})(?::(?P<m3>\d{{2}}))?"
     rf"(?:\s+(?P<past>(?:y|menos)\s+(?:media|cuarto|{_TO_99}|\d{{1,2}}))\b)?(?:\s+en punto\b)?"
     rf"|\b(?P<said>{_PAST}) (?P<h5>{_HOUR})"
-    r"|\bat (?P<h4>\d{1,2})\b(?!:|\s*(?:%|euros?|dollars?|[ap]\.?m\b))(?:\s+o'?clock\b)?"
+    r"|\bat (?P<h4>\d{1,2})\b(?!:|[.,]\d|\s*(?:%|euros?|dollars?|[ap]\.?m\b))(?:\s+o'?clock\b)?"
     rf"|\bat (?P<h6>{_HOUR_WORD})(?:\s+(?P<m6>fifteen|thirty|forty-five))?(?:\s+o'?clock\b|{_ENDS})"
     rf"|\b(?P<h7>{_HOUR})\s+o'?clock\b"
     r"|\b(?P<noon>noon|midday|mediodia)\b|\b(?P<midnight>midnight|medianoche)\b)"
@@ -170,7 +170,7 @@ _NUMBER = re.compile(rf"\b{_N}{_AND_HALF}|(?<![\w.,])-?(?:{_NUM})(?!\w){_AND_HAL
 
 def find_spans(text: str, now: datetime) -> list[Span]:
     """All that is found, in the order of the text; what stands inside a longer one is left out."""
-    plain = fold_letters(text)
+    plain, language = fold_letters(text), detect_language(text)
     # The surest first, since of two that overlap the first is kept.
     spans = [
         Span(*match.span(), "quote", next(quoted for quoted in match.groups() if quoted is not None))
@@ -178,17 +178,20 @@ def find_spans(text: str, now: datetime) -> list[Span]:
     ]
     spans += [Span(*match.span(), "url", match[0]) for match in _URL.finditer(text)]
     spans += [Span(*match.span(), "email", match[0]) for match in _EMAIL.finditer(text)]
-    spans += _find_dates(plain, now.date(), detect_language(text))
+    spans += _find_dates(plain, now.date(), language)
     spans += _find_times(plain)
     for match in _MONEY.finditer(plain):
         currency = (match["c"] or match["c2"]).strip()
         unit = _CURRENCIES.get(currency) or _CURRENCIES[re.sub(r"(?<=r)es$|s$", "", currency)]
-        spans.append(Span(*match.span(), "money", parse_number(match["n"] or match["n2"]), unit))
+        # Money has two decimals at most; only in English "2.125" is more likely less than three.
+        value, _, other = _read_number(said := match["n"] or match["n2"], language)
+        whole = parse_number(said)
+        spans.append(Span(*match.span(), "money", whole, unit, value if value != whole and not other else None))
     numbers = list(_NUMBER.finditer(plain))
     spans += [
-        Span(*match.span(), "number", parse_number(match[0]))
+        Span(*match.span(), "number", *_read_number(match[0], language))
         for match in numbers
-        if match[0] not in _ARTICLES and (match[0] != "once" or detect_language(text) == "es")
+        if match[0] not in _ARTICLES and (match[0] != "once" or language == "es")
     ]
     # "un vuelo" and "one" are articles more often than counts, so they come after the sure ones.
     spans += [Span(*match.span(), "number", 1, "article") for match in numbers if match[0] in _ARTICLES]
@@ -229,6 +232,24 @@ def _find_times(plain: str) -> Iterator[Span]:
             hour = 0
         if hour < 24 and minute < 60:
             yield Span(*match.span(), "time", time(hour, minute))
+
+
+def _read_number(text: str, language: Language) -> tuple[int | float, str, int | float | None]:
+    """What a number is, no unit, and what else it may be: a mark before three digits differs between the languages.
+
+    "1.012" is a little more than one in English. In Spanish it is a thousand and twelve, or what it is in English in
+    half of the countries; so is "1,012".
+    """
+    value = parse_number(text)
+    if not _ONE_GROUP.fullmatch(text):
+        return value, "", None
+    decimal = float(text.replace(",", "."))
+    if language == "en":
+        return (decimal if "." in text else value), "", None
+    return (value, "", decimal) if "." in text else (decimal, "", value)
+
+
+_ONE_GROUP = re.compile(r"-?[1-9]\d{0,2}[.,]\d{3}")
 
 
 def parse_number(text: str) -> int | float:

@@ -11,7 +11,7 @@ from collections.abc import Iterator
 from dataclasses import replace
 
 from agent3.sentences.announcements import CALLED, DETERMINERS, LEAD, SAYING, TAIL, TELLING, Scene, row_length
-from agent3.sentences.lexicon import BROAD, EMPTY, fold, is_action, is_common, meanings
+from agent3.sentences.lexicon import BROAD, EMPTY, fold, is_action, is_common, is_known, meanings
 from agent3.sentences.passing import FILLER, NEW
 from agent3.sentences.slots import Slot
 from agent3.sentences.tokens import Token, is_sign
@@ -218,9 +218,13 @@ def _names(scene: Scene, begin: int, number: int, cue: Cue, *, item: bool) -> It
             return  # a day is no name
         if token.shape == "path" and not cue and not frozenset(slot.words) & _SLASHED:
             return
-        if cue or (slot.required and token.shape != "digits"):
+        counts = token.shape == "digits" and cue in ("role", "weak") and not _ends_address(scene, begin)
+        if (cue and not counts) or (slot.required and token.shape != "digits"):
             written = _written_handle(slot, token) if token.shape == "handle" else token.value
             yield Value(begin + 1, written, 0.0 if cue else 0.1, typed=token.shape != "path")
+        return
+    if (end := _thing_end(scene, begin, slot, cue)) is not None and not item:
+        yield Value(end, _words(scene, begin, end), 0.1, typed=False)
         return
     if not cue and begin and scene.tokens[begin - 1].plain in DETERMINERS and not _is_copula(scene.tokens[begin - 1]):
         return  # "an MR", "the place"
@@ -231,6 +235,8 @@ def _names(scene: Scene, begin: int, number: int, cue: Cue, *, item: bool) -> It
         cue == "named" or (cue and _proper_end(scene, begin, 2) > begin + 1)  # "status Todo", "El Bulli"
     )
     if not (titled or is_name(token)) or (not cue and not scene.follows[begin]):
+        return
+    if token.value[:1].islower() and (token.plain in _WHERE_OR_WHEN or _is_said_of(scene, begin, cue)):
         return
     if token.value[:1].islower() and is_common(token.plain) and not item:
         # "in the kitchen" is a room; "in blue" is not.
@@ -327,6 +333,64 @@ def _reach(scene: Scene, end: int) -> int:
     return end
 
 
+_WHERE_OR_WHEN = frozenset(
+    "upstairs downstairs nearby here there outside inside indoors outdoors home away abroad below above next today "
+    "tomorrow yesterday tonight arriba abajo cerca lejos aqui alli ahi fuera dentro hoy ayer manana anoche".split()
+)
+"""What is said of something, and no name of it: "the printer upstairs"."""
+
+
+def _is_said_of(scene: Scene, begin: int, cue: Cue) -> bool:
+    """Whether a plain word after "of" says more of what was named, not what it is called: "el cliente de siempre"."""
+    return cue in ("named", "noun") and scene.tokens[begin - 1].plain in ("of", "de", "del")
+
+
+_NO_THINGS = frozenset(
+    "person people persona man woman guy hombre mujer same other others usual right whole rest best worst cheapest "
+    "available correct wrong mismo misma otro otra otros otras resto mejor peor disponible thing cosa whoever whatever "
+    "following such own next previous second third half pair couple par lot bit few mitad poco pocos varios "
+    "varias".split()
+)
+_SUPERLATIVE = re.compile(r"\w{3,}(?:est|isim[oa]s?)")
+_THE = frozenset("the a an el la los las un una".split())
+
+
+def _thing_end(scene: Scene, begin: int, slot: Slot, cue: Cue) -> int | None:
+    """Where a plain thing with its article ends that can only be a whole value: "lend the belt sander to Omar".
+
+    It stands right after the verb or after the preposition of its role, has no word that the capability knows, and
+    nothing is said of it afterwards. What is undone, or is one of many, has to be told by more than that.
+    """
+    tokens = scene.tokens
+    if not slot.required or slot.many or slot.role == "title" or scene.form.undoes or scene.form.sorts:
+        return None
+    if cue not in ("role", "") or begin < 2 or tokens[begin - 1].plain not in _THE:
+        return None
+    if not cue and (begin != scene.verb + 2 or "create" in scene.form.verbs):
+        return None  # "create a contact": that is what is made
+    if cue and tokens[begin - 1].plain in ("a", "an", "un", "una"):
+        return None  # "for a friend" does not say for whom
+    known = scene.form.named | scene.form.told | frozenset(word for other in scene.slots for word in other.own)
+    end = begin
+    while end < min(len(tokens), scene.closing) and tokens[end].shape == "word" and tokens[end].plain not in LEAD:
+        token = tokens[end]
+        if (
+            not token.value.islower()
+            or token.plain in FILLER | NEW | TELLING | EMPTY | _VAGUE | _NO_THINGS | _BY_THE_WAY
+        ):
+            return None
+        if (token.means - BROAD) & known or scene.names[end] or _SUPERLATIVE.fullmatch(token.plain):
+            return None
+        if _TELLS_HOW.fullmatch(token.plain) or (end > begin and _PARTICIPLE.fullmatch(token.plain)):
+            return None
+        if any(atom.kind not in ("zone", "language", "currency") for atom in scene.atoms[end]):
+            return None
+        end += 1
+    after = tokens[end].plain if end < len(tokens) else "."
+    several = after in ("and", "y", "e", "or", "o", "of", "de", "del", "that", "which", "que", "whose", ",")
+    return end if 0 < end - begin <= 3 and not several else None
+
+
 def _is_sole_object(scene: Scene, begin: int, number: int) -> bool:
     """Whether a plain noun between the verb and what fills another slot can only be the name: "scale web to 5"."""
     slot, token = scene.slots[number], scene.tokens[begin]
@@ -372,7 +436,9 @@ def _places(scene: Scene, begin: int, slot: Slot, cue: Cue) -> Iterator[Value]:
                 yield Value(wider, _words(scene, begin, wider), 0.0, typed=False)
     elif cue in ("role", "named", "noun") and token.shape == "word" and is_name(token):
         end = _border(scene, begin)
-        if end - begin <= 3 and not any(is_common(other.plain) for other in tokens[begin:end]):
+        # "maps of quinoa": what comes after "of" in small letters is no place, unless one has to be said.
+        loose = cue == "role" and not slot.required and tokens[begin - 1].plain in _LOOSE
+        if end - begin <= 3 and not loose and not any(is_known(other.plain) for other in tokens[begin:end]):
             yield Value(end, _words(scene, begin, end), 0.1 * (end - begin), typed=False)
 
 
@@ -511,6 +577,21 @@ def _ends_address(scene: Scene, index: int) -> bool:
     return after is None or after.shape == "mark" or after.plain in LEAD
 
 
+def _is_series(scene: Scene, begin: int) -> bool:
+    """Whether a word in capitals and the number after it are one name, and nothing is counted by it: "NGC 7000"."""
+    first, after = scene.tokens[begin], scene.tokens[begin + 1]
+    return (
+        len(first.value) > 1
+        and first.value.isupper()
+        and not scene.sentence.text.isupper()
+        and after.shape == "digits"
+        and after.value.isdigit()
+        and not scene.stops[begin + 1]
+        and _ends_address(scene, begin + 1)
+    )
+
+
+_LOOSE = frozenset("of for de del para".split())
 _STREETS = frozenset("street avenue road lane square boulevard calle avenida plaza paseo carretera st ave rd".split())
 
 
@@ -523,6 +604,9 @@ def _proper_end(scene: Scene, begin: int, longest: int, *, numbers: bool = False
             end += 1
             continue
         street = tokens[end - 1].means & _STREETS or (end - begin > 1 and tokens[begin].means & _STREETS)
+        if end == begin + 1 and _is_series(scene, begin):
+            end += 1  # "NGC 7000"
+            break
         if (numbers or street) and token.shape == "digits" and token.value.isdigit() and _ends_address(scene, end):
             end += 1  # "Gran Vía 28, Madrid"
             break

@@ -18,7 +18,7 @@ from agent3.sentences.lexicon import fold, fold_letters, meanings
 from agent3.sentences.spans import find_spans, parse_number
 from agent3.sentences.synonyms import CURRENCIES, LANGUAGES, PLACES, UNITS
 
-__all__ = ["FORBIDDING", "LONGEST", "Atom", "Sentence", "Shape", "Token", "is_sign"]
+__all__ = ["FORBIDDING", "LONGEST", "Atom", "Sentence", "Shape", "Token", "is_sign", "unit_said"]
 
 LONGEST = 2_000
 """Characters of a sentence that is read; a longer text can only be passed on as it is."""
@@ -203,7 +203,7 @@ def _find_atoms(sentence: Sentence, now: datetime) -> Iterator[Atom]:
             continue
         yield Atom(*place, span.kind, span.value, span.unit, span.other)
         if span.kind == "money":
-            yield Atom(*place, "sum", span.value, span.unit)
+            yield Atom(*place, "sum", span.value, span.unit, span.other)
     for index, token in enumerate(sentence.tokens):
         if token.shape == "digits" and re.fullmatch(r"\d{4}-\d\d-\d\dT.+", token.value):
             yield Atom(index, index + 1, "datetime", token.value)
@@ -297,6 +297,13 @@ def _quantities(
         yield at + 1, number * UNITS[word][1], UNITS[word]
     elif at + 1 < len(tokens) and (tokens[at].plain, tokens[at + 1].plain) == ("por", "ciento"):
         yield at + 2, number, ("percent", 1.0)
+
+
+def unit_said(token: Token) -> tuple[str, float] | None:
+    """The unit that a token says, by itself or with its number: "mm", "12mm"."""
+    fused = _FUSED.fullmatch(token.plain)
+    word = _unit_word(fused[2] if fused else token.plain)
+    return UNITS[word] if word else None
 
 
 def _unit_word(word: str) -> str | None:

@@ -12,11 +12,11 @@ from datetime import date, datetime, time
 from typing import Any, Literal
 
 from agent3.sentences.announcements import AT_MOST, DETERMINERS, Scene, row_at
-from agent3.sentences.lexicon import BROAD, EMPTY, fold, is_cognate, meanings, same_stem, ways_to_say
+from agent3.sentences.lexicon import BROAD, EMPTY, fold, is_cognate, is_translation, meanings, same_stem, ways_to_say
 from agent3.sentences.passing import NEW
 from agent3.sentences.slots import ARITHMETIC, INVERTING, Slot, split_name
 from agent3.sentences.synonyms import LANGUAGES, UNITS
-from agent3.sentences.tokens import Atom, Token
+from agent3.sentences.tokens import Atom, Token, unit_said
 
 __all__ = ["Cue", "Value", "Words", "day_for", "is_in_cents", "plain_number", "values_at", "write_moment"]
 
@@ -71,7 +71,7 @@ _NEGATIVE = frozenset(
     "without sin no not excluding except excluyendo avoiding avoid evitando evita evitar skipping omitting omitiendo "
     "ignoring hiding saltando".split()
 )
-_POSITIVE = frozenset("with con including as in only incluyendo solo y and en".split())
+_POSITIVE = frozenset("with con by por including as in only incluyendo solo y and en".split())
 _OPPOSITES = {
     one: other
     for pair in "on off|enabled disabled|active inactive|open closed|locked unlocked|muted unmuted|public private"
@@ -96,6 +96,8 @@ _OF = frozenset("of the my these those your our de los las mis estos estas sus t
 _SOME = frozenset("them ones ellos ellas".split())
 _BEYOND = 0.3
 """Against a number out of the bounds of its slot: it is asked about where no other slot takes it."""
+_OTHER_UNIT = 0.7
+"""Against a quantity that is said in the unit of another slot."""
 _SQL = frozenset("select insert update delete create alter drop with show explain pragma describe".split())
 _OPERATORS: dict[tuple[str, ...], str] = {
     ("plus",): "+", ("mas",): "+", ("minus",): "-", ("menos",): "-", ("times",): "*", ("multiplied", "by"): "*",
@@ -186,6 +188,8 @@ def _typed(scene: Scene, begin: int, slot: Slot, cue: Cue) -> Iterator[Value]:
             written = f"{write_moment(datetime.combine(day, atom.value), slot)}{'Z' if universal else ''}"
             local = None if universal or not _UNIVERSAL.search(slot.described) else written
             yield Value(atom.last + universal, written, doubt=local)  # which zone is meant is asked
+    if slot.kind == "time" and "hh:mm:ss" in fold(slot.described) and re.fullmatch(r"\d\d:\d\d:\d\d", token.value):
+        yield Value(begin + 1, token.value)  # a time of day, or a place in a recording
     if slot.kind == "currency" and re.fullmatch(r"[A-Z]{3}", token.value):
         yield Value(begin + 1, token.value, 0.1 if cue else 0.3)
     code = slot.kind == "language" and cue and re.fullmatch(r"[a-z]{2}(?:-[A-Z]{2})?", token.value)
@@ -260,8 +264,10 @@ def _options(scene: Scene, begin: int, slot: Slot, cue: Cue) -> Iterator[Value]:
         text = fold(str(option))
         if sets and (meanings(text) & tokens[begin].means) - BROAD:
             found.append((begin + 1, option, 0.1))  # "close ticket 4", where its status may be closed
-        if fold(tokens[begin].value) == text and tokens[begin].shape == "code":
+        if fold(tokens[begin].value) == text and (tokens[begin].shape != "word" or text[:1].isdigit()):
             found.append((begin + 1, option, 0.0))  # "eu-west"
+        if tokens[begin].shape == "word" and is_translation(tokens[begin].plain, text):
+            found.append((begin + 1, option, 0.01))
         if (end := _match_words(tokens, begin, text)) is not None:
             found.append((end, option, 0.1))
         # "to mi": after the word that marks its end, a short option is no other word.
@@ -328,7 +334,7 @@ def _match_option(tokens: list[Token], begin: int, row: tuple[str, ...], text: s
             # "A" may be a kind of record, and "on" a state; "a", "no" and "in" are hardly ever options.
             upper = part[0].value.isupper() and (part[0].plain not in EMPTY or _before_noun(tokens, begin))
             return 0.1 if upper else 0.3 if text == "on" else None
-        return 0.0
+        return 0.0 if [*row] == re.findall(r"[^\W_]+", text) else 0.02  # its own words before what means the same
     if len(row) > 1 or part[0].shape != "word" or len(row[0]) < 3:
         return None
     alike = text in part[0].means or row[0] in part[0].means - {"set"} or same_stem(part[0].plain, row[0])
@@ -386,7 +392,8 @@ def _flags(scene: Scene, begin: int, slot: Slot) -> Iterator[Value]:
     at = start
     for word in row:
         at = scene.past_articles[min(at, len(tokens))]
-        if at + 1 < len(tokens) and at > begin and not scene.means(at, (word,)) and tokens[at].means & slot.about:
+        unlike = at + 1 < len(tokens) and not scene.means(at, (word,)) and not is_alike(tokens[at].plain, word)
+        if unlike and at > begin and tokens[at].means & slot.about:
             at += 1  # "including recent activity"
         if not (scene.means(at, (word,)) or (at < len(tokens) and is_alike(tokens[at].plain, word))):
             return
@@ -409,7 +416,8 @@ def _numbers(scene: Scene, begin: int, slot: Slot, cue: Cue) -> Iterator[Value]:
             continue  # "lower it by 10 %" does not say to what
         if atom.kind == "measure" and slot.unit is not None and atom.unit == slot.unit[0]:
             if (value := _whole(atom.value / slot.unit[1], slot)) is not None:
-                yield Value(atom.last, value, 0.0 if _in_range(value, slot) else _BEYOND, cued=True)
+                cost = _OTHER_UNIT if _is_unit_of_another(scene, atom, slot) else 0.0
+                yield Value(atom.last, value, cost + (0.0 if _in_range(value, slot) else _BEYOND), cued=True)
             continue
         if slot.unit is not None and any(other.kind == "measure" for other in scene.atoms[begin]):
             continue  # "1 hour" is not 1 minute
@@ -453,11 +461,22 @@ def _numbers(scene: Scene, begin: int, slot: Slot, cue: Cue) -> Iterator[Value]:
             other.kind in ("date", "time", "times", "sum") and other.last > atom.last for other in scene.atoms[begin]
         ):
             cost += 0.5
-        if (value := _whole(atom.value, slot)) is not None:
-            yield Value(end, value, cost + (0.0 if _in_range(value, slot) else _BEYOND), cued=cued)
+        said = [one for one in (atom.value, atom.doubt) if one is not None]
+        fitting = [one for one in said if _whole(one, slot) is not None and _in_range(one, slot)] or said[:1]
+        if (value := _whole(fitting[0], slot)) is not None:
+            doubt = fitting[1] if len(fitting) > 1 else None
+            yield Value(end, value, cost + (0.0 if _in_range(value, slot) else _BEYOND), cued=cued, doubt=doubt)
     token = tokens[begin]
     if token.shape == "handle" and re.fullmatch(r"#\d+", token.value) and slot.kind == "integer" and _is_key(slot):
         yield Value(begin + 1, int(token.value[1:]))
+
+
+def _is_unit_of_another(scene: Scene, atom: Atom, slot: Slot) -> bool:
+    """Whether a quantity is said in the very unit of another slot: "12 mm" beside a length in metres."""
+    said = unit_said(scene.tokens[atom.last - 1])
+    return said != slot.unit and any(
+        other is not slot and other.unit == said and other.kind in ("integer", "number") for other in scene.slots
+    )
 
 
 def is_in_cents(slot: Slot) -> bool:
