@@ -184,12 +184,12 @@ def find_spans(text: str, now: datetime) -> list[Span]:
         currency = (match["c"] or match["c2"]).strip()
         unit = _CURRENCIES.get(currency) or _CURRENCIES[re.sub(r"(?<=r)es$|s$", "", currency)]
         # Money has two decimals at most; only in English "2.125" is more likely less than three.
-        value, _, other = _read_number(said := match["n"] or match["n2"], language)
+        value, other = _read_number(said := match["n"] or match["n2"], language)
         whole = parse_number(said)
         spans.append(Span(*match.span(), "money", whole, unit, value if value != whole and not other else None))
     numbers = list(_NUMBER.finditer(plain))
     spans += [
-        Span(*match.span(), "number", *_read_number(match[0], language))
+        _number_span(match, language)
         for match in numbers
         if match[0] not in _ARTICLES and (match[0] != "once" or language == "es")
     ]
@@ -234,19 +234,24 @@ def _find_times(plain: str) -> Iterator[Span]:
             yield Span(*match.span(), "time", time(hour, minute))
 
 
-def _read_number(text: str, language: Language) -> tuple[int | float, str, int | float | None]:
-    """What a number is, no unit, and what else it may be: a mark before three digits differs between the languages.
+def _number_span(match: re.Match[str], language: Language) -> Span:
+    value, other = _read_number(match[0], language)
+    return Span(*match.span(), "number", value, other=other)
+
+
+def _read_number(text: str, language: Language) -> tuple[int | float, int | float | None]:
+    """What a number is, and what else it may be: a mark before three digits differs between the languages.
 
     "1.012" is a little more than one in English. In Spanish it is a thousand and twelve, or what it is in English in
     half of the countries; so is "1,012".
     """
     value = parse_number(text)
     if not _ONE_GROUP.fullmatch(text):
-        return value, "", None
+        return value, None
     decimal = float(text.replace(",", "."))
     if language == "en":
-        return (decimal if "." in text else value), "", None
-    return (value, "", decimal) if "." in text else (decimal, "", value)
+        return (decimal if "." in text else value), None
+    return (value, decimal) if "." in text else (decimal, value)
 
 
 _ONE_GROUP = re.compile(r"-?[1-9]\d{0,2}[.,]\d{3}")
