@@ -82,8 +82,9 @@ CLIENTS = (
 def run(tell: Callable[[Row], None], names: Sequence[str] = ()) -> list[Row]:
     """All clients, or those whose names contain one of some words, at one gateway."""
     rows = []
-    with our_agent(grpc=False) as card:
-        address = {"A2A": card, "MCP": card.removesuffix(f"/agents/talk/a2a{CARD}") + "/mcp"}
+    with our_agent() as card:
+        # The card without gRPC, which ADK does not take.
+        address = {"A2A": card.replace("agent-card.json", "agent.json"), "MCP": card.removesuffix(f"/agents/talk/a2a{CARD}") + "/mcp"}
         for client in CLIENTS:
             if not names or any(name in client.name for name in names):
                 rows.append(_try(client, address[client.protocol]))

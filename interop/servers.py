@@ -21,7 +21,7 @@ from pathlib import Path
 from threading import Thread
 from typing import Any
 
-__all__ = ["CASES", "Case", "Row", "run"]
+__all__ = ["CASES", "KUBECONFIG", "Case", "Row", "run"]
 
 _ADD = 600.0
 """Seconds for one ``agent3 add`` on a cold cache."""
@@ -76,7 +76,7 @@ CASES = (
 )  # fmt: skip
 
 
-_KUBECONFIG = """
+KUBECONFIG = """
 apiVersion: v1
 kind: Config
 clusters: [{name: harbour, cluster: {server: "https://127.0.0.1:1"}}]
@@ -155,7 +155,7 @@ def _prepare(place: Path) -> Path:
     folder = place / "folder"
     folder.mkdir()
     (folder / "hello.txt").write_text("Hello from a cold cache.\n")
-    (folder / "kubeconfig").write_text(_KUBECONFIG)
+    (folder / "kubeconfig").write_text(KUBECONFIG)
     git = ["git", "-C", str(folder), "-c", "user.name=Ada", "-c", "user.email=ada@example.com"]
     for words in (["init", "--quiet"], ["add", "hello.txt"], ["commit", "--quiet", "-m", "First commit"]):
         subprocess.run([*git, *words], check=True)  # noqa: S603

@@ -128,8 +128,40 @@ function build() {
   return server;
 }
 
+async function readBody(request) {
+  const pieces = [];
+  for await (const piece of request) pieces.push(piece);
+  try {
+    return JSON.parse(Buffer.concat(pieces).toString() || 'null');
+  } catch {
+    return undefined;
+  }
+}
+
+// The modern era, which 1.x does not have.
+const modern = isFirst ? undefined : await serveModern();
+async function serveModern() {
+  const { classifyInboundRequest, createMcpHandler } = await import('@modelcontextprotocol/server');
+  const { toNodeHandler } = await import('@modelcontextprotocol/node');
+  const handle = toNodeHandler(createMcpHandler(build));
+  return async (request, response, body) => {
+    const { headers, method } = request;
+    const found = classifyInboundRequest({
+      httpMethod: method,
+      protocolVersionHeader: headers['mcp-protocol-version'],
+      mcpMethodHeader: headers['mcp-method'],
+      body,
+    });
+    if (found.kind === 'legacy') return false;
+    await handle(request, response, body);
+    return true;
+  };
+}
+
 const sessions = new Map();
 createServer(async (request, response) => {
+  const body = modern && request.method === 'POST' ? await readBody(request) : undefined;
+  if (body && (await modern(request, response, body))) return;
   let transport = sessions.get(request.headers['mcp-session-id']);
   if (!transport) {
     if (request.headers['mcp-session-id']) return response.writeHead(404).end();
@@ -141,5 +173,5 @@ createServer(async (request, response) => {
     });
     await build().connect(transport);
   }
-  await transport.handleRequest(request, response);
+  await transport.handleRequest(request, response, body);
 }).listen(Number(process.argv[3]), '127.0.0.1');

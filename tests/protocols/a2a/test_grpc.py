@@ -627,6 +627,8 @@ def test_a_gateway_speaks_grpc_beside_http(tmp_path: Path) -> None:
         card = http.get("/agents/pizza/a2a/.well-known/agent-card.json").json
         (place,) = [interface for interface in card["supportedInterfaces"] if interface["protocolBinding"] == "GRPC"]
         assert place["tenant"] == "pizza"
+        former = http.get("/agents/pizza/a2a/.well-known/agent.json").json["supportedInterfaces"]
+        assert former == [one for one in card["supportedInterfaces"] if one is not place], "for clients without gRPC"
         assert f"gRPC at port {place['url'].rpartition(':')[2]}" in "\n".join(served.lines)
 
         async def story(channel: GrpcChannel) -> None:

@@ -35,6 +35,8 @@ CARD_PATHS: Final = frozenset({"/.well-known/agent-card.json", "/.well-known/age
 """Where 0.3 and 1.0 look for the card, and where clients before them did."""
 KEYS_PATH: Final = "/.well-known/jwks.json"
 """Where the keys are by which cards and push notifications are verified."""
+_OVER_HTTP_ALONE: Final = "/agent.json"
+"""The end of the path of a card without gRPC: some clients take no card that names a port other than its own."""
 _BINDINGS: Final = (("JSONRPC", "1.0"), ("HTTP+JSON", "1.0"), ("JSONRPC", "0.3"), ("HTTP+JSON", "0.3"))
 _MAX_AGE = 300
 _MOST_DATED = 1_000
@@ -114,7 +116,9 @@ class CardPages:
         if card is None:
             raise NotFound("There is no agent at this address.")
         asked = dict(parse_query(exchange.scope["query_string"])).get("format")
-        page = await self._find_page(exchange, card, asked or version_of(exchange.headers.version) or self._written)
+        written = asked or version_of(exchange.headers.version) or self._written
+        over_grpc = None if exchange.scope["path"].endswith(_OVER_HTTP_ALONE) else self.grpc_port
+        page = await self._find_page(exchange, card, written, over_grpc)
         tag = page.tag
         changed = self._changed.setdefault(tag, self._env.now())
         if len(self._changed) > _MOST_DATED:
@@ -148,7 +152,7 @@ class CardPages:
         if card is None:
             raise ExtendedCardNotConfigured("This agent has no extended card for you. Read its public card.")
         url = self._address_of(exchange)
-        return await _off_loop(card, self._write, card, url, exchange.tenant, exchange.generation)
+        return await _off_loop(card, self._write, card, url, exchange.tenant, exchange.generation, self.grpc_port)
 
     async def best_card(self, exchange: Exchange, principal: Principal) -> dict[str, Any]:
         """The extended card where there is one, else the public one: gRPC 0.3 has a single call for both."""
@@ -156,24 +160,24 @@ class CardPages:
         if card is None:
             raise NotFound("There is no agent at this address.")
         url = self._address_of(exchange)
-        return await _off_loop(card, self._write, card, url, exchange.tenant, exchange.generation)
+        return await _off_loop(card, self._write, card, url, exchange.tenant, exchange.generation, self.grpc_port)
 
-    async def _find_page(self, exchange: Exchange, card: AgentCard, wanted: str | None) -> _Page:
+    async def _find_page(self, exchange: Exchange, card: AgentCard, wanted: str | None, grpc: int | None) -> _Page:
         """The page of a card: the kept one if there is one, else a new one."""
         url = self._address_of(exchange)
-        key = (id(card), url, wanted, self.grpc_port)
+        key = (id(card), url, wanted, grpc)
         if (known := self._pages.get(key)) is not None and known.card is card:
             self._pages.move_to_end(key)
             return known
-        page = await _off_loop(card, self._write_page, card, url, exchange.tenant, wanted)
+        page = await _off_loop(card, self._write_page, card, url, exchange.tenant, wanted, grpc)
         if self._keep and exchange.tenant is None:
             self._pages[key] = page
             if len(self._pages) > _MOST_KEPT:
                 self._pages.popitem(last=False)
         return page
 
-    def _write_page(self, card: AgentCard, url: str, tenant: str | None, wanted: str | None) -> _Page:
-        document = self._write(card, url, tenant, wanted)
+    def _write_page(self, card: AgentCard, url: str, tenant: str | None, wanted: str | None, grpc: int | None) -> _Page:
+        document = self._write(card, url, tenant, wanted, grpc)
         # The tag covers who signed it, but not the signatures: those of ECDSA differ each time and in each process.
         signers = [signature.get("protected") for signature in document.get("signatures", ())]
         digest = hashlib.sha256(msgspec.json.encode({**document, "signatures": signers})).hexdigest()
@@ -182,13 +186,15 @@ class CardPages:
     def _address_of(self, exchange: Exchange) -> str:
         return self._address + exchange.base if self._address else build_address(exchange.scope, exchange.base)
 
-    def _write(self, card: AgentCard, url: str, tenant: str | None, wanted: str | None) -> dict[str, Any]:
+    def _write(
+        self, card: AgentCard, url: str, tenant: str | None, wanted: str | None, grpc: int | None
+    ) -> dict[str, Any]:
         """The document of a card with the addresses, features and signatures that only the door knows."""
         place = urlsplit(url)
         interfaces = [AgentInterface(url=url, protocolBinding=b, protocolVersion=version) for b, version in _BINDINGS]
-        if self.grpc_port is not None:
+        if grpc is not None:
             name = place.hostname or "localhost"
-            target = f"{f'[{name}]' if ':' in name else name}:{self.grpc_port}"
+            target = f"{f'[{name}]' if ':' in name else name}:{grpc}"
             over_grpc = AgentInterface(url=target, protocolBinding="GRPC", protocolVersion="1.0", tenant=tenant)
             interfaces.append(over_grpc)
             if tenant is None:  # gRPC 0.3 knows no tenants

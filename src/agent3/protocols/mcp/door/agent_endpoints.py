@@ -362,7 +362,7 @@ class _Door:
             self._mcp.notify_change("tools")
 
     def on_notification(self, method: str, params: dict[str, Any]) -> None:
-        """Pass on a change at the server. Clients hear of changed tools once the directory has been renewed."""
+        """Pass on a change at the server; of tools once the directory has been renewed."""
         if method == "notifications/tools/list_changed":
             self._again = True
             self._spawn("renewal", self._renew_directory)
@@ -396,6 +396,8 @@ class _Door:
         while self._again and self._route is not None:
             self._again = False
             await self._doors.renew_directory(self._route.address)
+            # Also where the list is what it was, or stays so until a change is approved: the server has said so.
+            self._mcp.notify_change("tools")
             await asyncio.sleep(_APART)
 
 
