@@ -84,7 +84,10 @@ def run(tell: Callable[[Row], None], names: Sequence[str] = ()) -> list[Row]:
     rows = []
     with our_agent() as card:
         # The card without gRPC, which ADK does not take.
-        address = {"A2A": card.replace("agent-card.json", "agent.json"), "MCP": card.removesuffix(f"/agents/talk/a2a{CARD}") + "/mcp"}
+        address = {
+            "A2A": card.replace("agent-card.json", "agent.json"),
+            "MCP": card.removesuffix(f"/agents/talk/a2a{CARD}") + "/mcp",
+        }
         for client in CLIENTS:
             if not names or any(name in client.name for name in names):
                 rows.append(_try(client, address[client.protocol]))
