@@ -375,6 +375,32 @@ def test_words_that_carry_meaning_find_their_parameter(what: Capability, sentenc
     assert found.input == expected
 
 
+MERGE = capability(
+    "merge_pdfs", "files", "output", files={"type": "array", "items": {"type": "string"}, "description": "Paths of the PDF files"},
+    output={"type": "string", "description": "Path of the merged file"},
+)  # fmt: skip
+FIND_MAIL = capability(
+    "search_emails", "query", query={"type": "string", "description": "Mail search query"},
+    max_results={"type": "integer", "minimum": 1, "maximum": 100, "description": "Maximum number of results"},
+)  # fmt: skip
+TRANSLATE = capability(
+    "translate_text", "text", "target_lang", text={"type": "string", "description": "Text to translate"},
+    target_lang={"type": "string", "enum": ["EN", "ES", "DE", "IT"], "description": "Target language code"},
+    source_lang={"type": "string", "description": "Source language code"},
+)  # fmt: skip
+COLUMNS = capability(
+    "describe_table", "table_name", table_name={"type": "string", "description": "Name of the table"},
+    schema={"type": "string", "default": "public", "description": "Schema of the table"},
+)  # fmt: skip
+
+
+def test_small_words_are_no_values_and_codes_are_no_small_words() -> None:
+    found = said(TRANSLATE, 'Translate the text "I am late" from EN to IT')
+    assert isinstance(found, Ask) or (isinstance(found, Understood) and found.input["target_lang"] == "IT")
+    held = said(COLUMNS, "¿Qué columnas tiene la tabla clientes?")
+    assert "tiene" not in str(getattr(held, "input", ""))
+
+
 @pytest.mark.parametrize(
     ("what", "sentence"),
     [
@@ -389,6 +415,8 @@ def test_words_that_carry_meaning_find_their_parameter(what: Capability, sentenc
         (TIMER, "Start a timer called"),
         (MAIL, 'Email ana@x.es about "Lunch"'),  # subject, or body?
         (TABLE, "Book a table at Casa Lucio or El Bulli for 4 people tomorrow at 9pm"),
+        (MERGE, "Une los archivos portada.pdf y tesis.pdf"),  # two of a list, not one and where it goes
+        (FIND_MAIL, "Search my mail for overdue bills and give me at most 20 results"),  # where does the text end?
     ],
 )
 def test_what_is_not_clear_is_asked_and_never_guessed(what: Capability, sentence: str) -> None:

@@ -225,6 +225,10 @@ def _is_sign(scene: Scene, index: int) -> bool:
     return is_sign(token.value) and not (scene.form.reading and not FORBIDDING & {*token.value})
 
 
+_CAPITALS = frozenset("IT IN NO OR ME US AS AT IS BE ES EN DE AL LA".split())
+"""Codes of languages, countries and states that are small words otherwise: "from EN to IT"."""
+
+
 def pass_over(scene: Scene, index: int) -> Pass | None:
     """How a token may be passed over; None if it needs a place."""
     tokens, form = scene.tokens, scene.form
@@ -236,6 +240,8 @@ def pass_over(scene: Scene, index: int) -> Pass | None:
     if token.shape == "code" and token.plain in form.hyphenated:
         return Pass(index + 1, 0.1, "capability")
     if token.shape != "word" or _is_stop(scene, index) or _is_vague(scene, index) or _is_undoing(scene, index):
+        return None
+    if token.value in _CAPITALS and not scene.sentence.text.isupper():
         return None
     here = index + 1
     if (

@@ -72,6 +72,8 @@ _SURE = 0.5
 """Up to here a fill is told as understood where something else has to be asked."""
 _MOST_STATES = 20_000
 _MOST_TOKENS = 400
+_AND = frozenset("and then y e luego".split())
+_REQUESTS = frozenset("give tell let dame dime damelos damelas muestrame ensename".split())
 _TAKERS: tuple[tuple[frozenset[str], frozenset[str]], ...] = (
     (
         frozenset(
@@ -361,12 +363,18 @@ class _Search:
                     if number in values and not any(other.cued for other in best.fills if number in dict(other.values)):
                         doubts.setdefault(number, []).append(None)
         announced = {number for fill in best.fills if fill.cued for number, _ in fill.values}
-        unclear = [*self._unordered(best), *self._swappable(best), *self._twice(best), *(best.ignored - announced)]
+        unclear = [
+            *self._unordered(best),
+            *self._swappable(best),
+            *self._twice(best),
+            *self._joined(best),
+            *(best.ignored - announced),
+        ]
         for number in unclear:
             doubts.setdefault(number, []).append(None)
         for fill in best.fills:
             # A text with words in it that would fill a slot which has no other value: where does it end?
-            if fill.swallows - values.keys() or self._names_somebody(fill, values):
+            if fill.swallows - values.keys() or self._names_somebody(fill, values) or self._goes_on(fill):
                 doubts.setdefault(fill.values[0][0], []).append(None)
             # Two days for one: a text that took the one leaves the other in doubt.
             for number in fill.swallows & values.keys():
@@ -400,6 +408,34 @@ class _Search:
         }
         inner = range(said.first + 1, min(said.last, said.first + 60) - 1)
         return any(self._tokens[at].plain in leads and self._tokens[at + 1].value[:1].isupper() for at in inner)
+
+    def _goes_on(self, fill: Fill) -> bool:
+        """Whether a text ends with the beginning of another request: "invoices and give me" before "at most 20"."""
+        said = fill.values[0][1] if len(fill.values) == 1 else None
+        if not isinstance(said, Words) or said.last >= len(self._tokens):
+            return False
+        return any(
+            self._tokens[at].plain in _AND
+            and (self._tokens[at + 1].plain in _REQUESTS or is_action(self._tokens[at + 1].plain))
+            for at in range(max(said.first + 1, said.last - 4), said.last - 1)
+        )
+
+    def _joined(self, state: _State) -> list[int]:
+        """Values of one form with only "and" between them, one of a list and one of something else: "a.pdf and b"."""
+        found = []
+        for first, second in pairwise(sorted(state.fills, key=lambda fill: fill.first)):
+            if len(first.values) != 1 or len(second.values) != 1 or second.cued:
+                continue
+            (number, _), (other, _) = first.values[0], second.values[0]
+            between = self._tokens[first.last : second.first]
+            alike = self._tokens[first.last - 1].shape == self._tokens[second.first].shape
+            if (
+                self._form.slots[number].many
+                and alike
+                and [token.plain for token in between] in ([","], ["and"], ["y"])
+            ):
+                found += [number, other]
+        return found
 
     def _unordered(self, state: _State) -> list[int]:
         """The two ends of something, such as two time zones, where no word tells which of them is which."""

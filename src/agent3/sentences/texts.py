@@ -27,7 +27,11 @@ _VAGUE = frozenset(
     "it that this them these those something anything someone everything nothing one ones things stuff it's eso esto "
     "ese aquello algo alguien lo nada todo cosas anyone everyone him her me us all todos todas other others".split()
 )
-_NO_NAMES = _VAGUE | DETERMINERS | LEAD | EMPTY | TELLING
+_LINKING = frozenset(
+    "has have had contains contain belongs tiene tienen tenia contiene contienen pertenece hay".split()
+)
+"""Verbs that say what belongs to something: "what columns does it have", "que columnas tiene"."""
+_NO_NAMES = _VAGUE | DETERMINERS | LEAD | EMPTY | TELLING | _LINKING
 _DANGLING = frozenset(
     "to from in on at for of with by about into as a de en con por para sobre desde hasta al del que that and y e "
     "the el la los las un una since before after until till between under over within without during than through via "
