@@ -105,11 +105,6 @@ def test_a_flaky_peer_is_judged_by_what_was_done() -> None:
     assert not flaky_peer.judge(answers, [REFUSED], ["once-0"], ledger)["ok"]
 
 
-def test_calls_to_a_flaky_peer_are_answered_and_not_doubled() -> None:
-    result = flaky_peer.flaky_peer(3, calls=15)
-    assert not any(result[name] for name in ("unanswered", "wrong_answers", "done_twice", "told_done_and_not_done"))
-
-
 def test_a_gateway_lives_with_a_clock_that_jumps(tmp_path: Path) -> None:
     result = asyncio.run(clock_jumps.jumpy(tmp_path, 1, calls=40))
     assert result["ok"], result
@@ -121,7 +116,7 @@ def test_a_queue_lives_with_a_database_whose_clock_jumps(tmp_path: Path, seconds
     assert result["ok"], result
 
 
-@pytest.mark.parametrize("version", range(1, upgrade.NEWEST + 1))
+@pytest.mark.parametrize("version", sorted({*range(1, upgrade.NEWEST, 6), upgrade.NEWEST - 1, upgrade.NEWEST}))
 def test_a_database_of_each_version_keeps_its_rows(tmp_path: Path, version: int) -> None:
     result = asyncio.run(upgrade.upgraded("sqlite", version, 1, tmp_path, ""))
     assert result["ok"], result

@@ -270,10 +270,10 @@ def check(url: str, examples: int) -> None:
 @pytest.mark.requirement("RF-013-29", "RF-013-30", "RF-013-37")
 @pytest.mark.timeout(600)
 def test_any_sequence_of_operations_does_what_the_model_says() -> None:
-    check(":memory:", EXAMPLES or 250)
+    check(":memory:", EXAMPLES or 100)
 
 
 @pytest.mark.postgres
 @pytest.mark.timeout(600)
 def test_postgresql_does_the_same() -> None:
-    check(new_database_url(), EXAMPLES or 60)
+    check(new_database_url(), EXAMPLES or 25)

@@ -8,7 +8,6 @@ import tempfile
 import warnings
 from functools import cache
 from itertools import count
-from pathlib import Path
 from typing import TYPE_CHECKING
 
 import pytest
@@ -35,8 +34,9 @@ def new_database_url() -> str:
 @cache
 def _server() -> tuple[str, str]:
     """The folder of its socket, or why there is none."""
-    short = Path("/tmp")  # the path of a socket may have some hundred letters
-    folder = tempfile.mkdtemp(prefix="a3pg", dir=short if short.is_dir() else None)
+    usual = tempfile.gettempdir()
+    short = usual if len(usual) < 40 else "/tmp"  # the path of a socket may have some hundred letters
+    folder = tempfile.mkdtemp(prefix="a3pg", dir=short)
     try:
         with warnings.catch_warnings():
             warnings.simplefilter("ignore")  # it complains about a missing XDG_RUNTIME_DIR
