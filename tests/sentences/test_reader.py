@@ -375,27 +375,17 @@ def test_words_that_carry_meaning_find_their_parameter(what: Capability, sentenc
     assert found.input == expected
 
 
-MERGE = capability(
-    "merge_pdfs", "files", "output", files={"type": "array", "items": {"type": "string"}, "description": "Paths of the PDF files"},
-    output={"type": "string", "description": "Path of the merged file"},
-)  # fmt: skip
-FIND_MAIL = capability(
-    "search_emails", "query", query={"type": "string", "description": "Mail search query"},
-    max_results={"type": "integer", "minimum": 1, "maximum": 100, "description": "Maximum number of results"},
-)  # fmt: skip
-TRANSLATE = capability(
-    "translate_text", "text", "target_lang", text={"type": "string", "description": "Text to translate"},
-    target_lang={"type": "string", "enum": ["EN", "ES", "DE", "IT"], "description": "Target language code"},
-    source_lang={"type": "string", "description": "Source language code"},
-)  # fmt: skip
-COLUMNS = capability(
-    "describe_table", "table_name", table_name={"type": "string", "description": "Name of the table"},
-    schema={"type": "string", "default": "public", "description": "Schema of the table"},
-)  # fmt: skip
+MERGE = capability("merge_pdfs", "files", "output", files={"type": "array", "items": TEXT}, output=TEXT)
+FIND_MAIL = capability("search_emails", "query", query=TEXT, max_results={"type": "integer", "maximum": 100})
+LANGUAGES = {"type": "string", "enum": ["EN", "ES", "DE", "IT"], "description": "Target language code"}
+TO_LANGUAGE = capability(
+    "translate_text", "text", "target_lang", text=TEXT, target_lang=LANGUAGES, source_lang=TEXT, reads=True
+)
+COLUMNS = capability("describe_table", "table_name", table_name=TEXT, schema=TEXT, told="Show columns", reads=True)
 
 
 def test_small_words_are_no_values_and_codes_are_no_small_words() -> None:
-    found = said(TRANSLATE, 'Translate the text "I am late" from EN to IT')
+    found = said(TO_LANGUAGE, 'Translate the text "I am late" from EN to IT')
     assert isinstance(found, Ask) or (isinstance(found, Understood) and found.input["target_lang"] == "IT")
     held = said(COLUMNS, "¿Qué columnas tiene la tabla clientes?")
     assert "tiene" not in str(getattr(held, "input", ""))
