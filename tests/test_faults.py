@@ -19,6 +19,7 @@ from faults import __main__ as command_line
 from faults import (
     _outage,
     clock_jumps,
+    cluster,
     failpoints,
     flaky_peer,
     flipped_bit,
@@ -259,3 +260,29 @@ def test_the_judges_of_crowds_and_slowness_can_say_no() -> None:
     assert not slow_everything.judge({"a": GOOD}, {}, pages, GOOD, Counter())["ok"]
     assert not slow_everything.judge({"a": GOOD}, {}, pages, GOOD, Counter(["a", "a"]))["ok"]
     assert not slow_everything.judge({"a": BROKEN}, {}, pages, GOOD, done)["ok"]
+
+
+def test_a_cluster_in_a_storm_loses_nothing_and_tells_everyone_the_same_twice() -> None:
+    first = cluster.simulate(2)
+    assert cluster.judge(first)["ok"], cluster.judge(first)
+    assert cluster.simulate(2).told == first.told, "a seed tells its story again"
+
+
+def test_the_judge_of_the_cluster_can_say_no() -> None:
+    diary = cluster.Diary(
+        begun=Counter(a=2, b=1), ended=Counter(b=1), kinds=dict.fromkeys("abcd", "unrepeated"), changed=["b: two"]
+    )
+    diary.told |= {"a": "done", "b": "done", "c": "failed turn_taken"}
+    diary.jobs["working"] = 1
+    found = cluster.judge(diary)
+    wrong = {name: count for name, count in found.items() if isinstance(count, int) and count}
+    del wrong["calls"]
+    assert not found["ok"]
+    assert wrong == {
+        "told_done_but_not_done": 1,
+        "done_twice": 1,
+        "never_told": 1,
+        "told_two_ends": 1,
+        "failed_otherwise_than_interrupted": 1,
+        "jobs_without_an_end": 1,
+    }

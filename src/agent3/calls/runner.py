@@ -518,9 +518,11 @@ class Runner:
         assert job is not None
         pending = await turn.close()
         if job.id in self.lost:
-            self.lost.discard(job.id)
             self._bounds.count_dropped("not written", len(pending))
-            return await self._wait_elsewhere(turn, job)
+            try:
+                return await self._wait_elsewhere(turn, job)
+            finally:
+                self.lost.discard(job.id)
         work = partial(
             self._jobs.end_turn,
             job,
@@ -547,12 +549,17 @@ class Runner:
                 raise
 
         # A cancellation that comes now comes too late: what has ended is written down.
-        ending = asyncio.ensure_future(write())
+        task, ending = asyncio.current_task(), asyncio.ensure_future(write())
+        is_own = task is not None and self.tasks.get(job.id) is task
         try:
             return await asyncio.shield(ending)
         except asyncio.CancelledError:
             await asyncio.wait([ending])
-            ending.exception()
+            failed = ending.exception() is not None
+            if task is not None and is_own and (failed or not self._is_mine(ending.result())):
+                # Whoever waits for the task of a job was not cancelled, and hears how it ended.
+                task.uncancel()
+                return ending.result()
             raise
 
     async def _wait_elsewhere(self, turn: RunningTurn, job: Job) -> Job:

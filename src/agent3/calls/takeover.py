@@ -126,6 +126,8 @@ class Takeover:
         if not own:
             return
         for job_id in await self._jobs.leases.renew(own):
+            if job_id in runner.lost:  # it is stopped already, and waits for how the other one ends it
+                continue
             turn, task = runner.inlined.get(job_id), runner.tasks.get(job_id)
             if turn is not None and turn.task is not None:
                 turn.called_off, task = True, turn.task

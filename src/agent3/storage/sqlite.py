@@ -132,7 +132,7 @@ class SqliteDatabase:
 
     async def shrink(self) -> int:
         sizes = await self.one(_FREE)
-        if sizes is None or sizes["vacuum"] != _INCREMENTAL or sizes["free"] <= max(_SLACK, sizes["pages"] // 20):
+        if sizes is None or sizes["vacuum"] != _INCREMENTAL or sizes["free"] <= max(_SLACK, sizes["pages"] // 40):
             return 0
 
         async def work(tx: Transaction) -> None:
