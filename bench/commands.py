@@ -16,6 +16,7 @@ from agent3.arrays import np
 from agent3.directory.choice import Choices
 from agent3.directory.meaning import Encoder, encode_agent, load_encoder
 from agent3.model import Agent, Capability
+from agent3.sentences import find_prohibition
 from bench.harness import Options, Result, Row, bench, say
 
 __all__ = ["OPEN", "measure", "run_site"]
@@ -32,6 +33,11 @@ def read_choices(name: str, offered: list[Capability], encoder: Encoder | None) 
     return Choices(offered, encoder, vectors)
 
 
+def _understand(sentence: str, offered: list[Capability], choices: Choices) -> Capability | None:
+    """The action that a caller's sentence is read for; none where it forbids, before anything is chosen."""
+    return None if find_prohibition(sentence, reading=True) else choices.choose(offered, sentence, NOW)
+
+
 def run_site(site: dict[str, Any], encoder: Encoder | None, *, tell: bool = False) -> Counter[str]:
     """How many sentences were right, wrong, asked about, rightly left alone or acted on."""
     offered = [
@@ -40,7 +46,7 @@ def run_site(site: dict[str, Any], encoder: Encoder | None, *, tell: bool = Fals
     ]
     choices, tally = read_choices(site["name"], offered, encoder), Counter[str]()
     for case in site["cases"]:
-        found, wanted = choices.choose(offered, case["sentence"], NOW), case["action"]
+        found, wanted = _understand(case["sentence"], offered, choices), case["action"]
         chosen = None if found is None else found.name
         if wanted is None:
             verdict = "left_alone" if chosen is None else "acted"

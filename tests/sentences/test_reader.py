@@ -201,6 +201,8 @@ FORBIDDING = [
     "¿Qué pasaría si creo /tmp/x?", "¿Debería crear /tmp/x?", "No te pedí que crearas /tmp/x", "Olvídalo, /tmp/x",
     "Deja de crear /tmp/x", "Evita crear /tmp/x", "No hace falta crear /tmp/x", "Crea /tmp/x cuando te avise",
     "Antes de crear /tmp/x, avísame", "Ya he creado /tmp/x", "¿Has creado /tmp/x?", "Cancela eso, /tmp/x",
+    "I would have created /tmp/x", "Someone else will create /tmp/x", "Yo habría creado /tmp/x",
+    "Otra persona va a crear /tmp/x",
     "Espera, crea /tmp/x", "En vez de crear /tmp/x, nada", "Jamás crees /tmp/x", "Mejor no crees /tmp/x",
 ]  # fmt: skip
 

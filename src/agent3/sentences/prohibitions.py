@@ -98,12 +98,16 @@ _HYPOTHETICAL = re.compile(
     r"|\b(?:deberia|debo|convendria|seria buena idea|conviene|hipotetic)\w*\b|\bimagina\b|\bsupon(?:gamos|iendo)?\b"
     r"|\bis it (?:safe|ok|okay|possible|wise)\b"
     r"|\bes (?:posible|seguro|buena idea|recomendable)\b"
+    r"|\b(?:would|could|should|might)(?: not)? have (?:been |\w+ed\b|sent\b|done\b|made\b|bought\b|paid\b|put\b|gone\b)"
+    r"|\b(?:habria|hubiera|hubiese)\w* \w+[dsth]o\b"
 )
 _REPORT = re.compile(
     r"^\W*(?:i|we|you|he|she|they|it|someone|somebody|who|my \w+|the \w+)(?:'ve|'s|'d)? (?:already |just |never "
     r"|have |has |had |was |were |did )*"
     r"(?:(?!need\b|speed\b)\w{2,}ed|sent|wrote|made|put|ran|built|bought|paid|told|asked|said|did|was|were|have|has|had|already|just)\b"
     r"|^\W*(?:did|have|has|had|was|were|does) (?:i|you|we|he|she|they|it|the|my|anyone|someone|somebody|\w+)\b"
+    r"|^\W*(?:(?:some|any|every)(?:one|body) else|others?|another \w+|otra persona|alguien mas|otr[oa]s?)"
+    r" (?:will|would|can|is|are|has|have|was|should|va|van|lo|la|se|ya)\b"
     r"|^\W*how to\b|^\W*como \w{2,}[aei]r(?:l[oae]s?)?\b"
     r"|^\W*(?:why|who|whose|how (?:do|can|could|would|should|did|does) (?:i|you|we|one|it)|when (?:did|was|were|do"
     r"|does|is|will)|where (?:did|was|do|is))\b"
