@@ -18,7 +18,16 @@ from agent3.calls.artifacts import StoredArtifact
 from agent3.errors import TooLarge, ValidationError
 from agent3.model import Capability, Part
 
-__all__ = ["MOST_BYTES", "MOST_FILES", "TEXT", "check_modes", "read_files", "read_message", "read_mode"]
+__all__ = [
+    "MOST_BYTES",
+    "MOST_FILES",
+    "TEXT",
+    "check_modes",
+    "read_declared",
+    "read_files",
+    "read_message",
+    "read_mode",
+]
 
 MOST_FILES = 10
 MOST_BYTES = 8 << 20
@@ -86,7 +95,7 @@ def check_modes(agent: str, capability: Capability, parts: Sequence[Part], mode:
 
     Words are also taken where only JSON is declared: they are read into the input.
     """
-    declared = _read_declared(capability.input_modes)
+    declared = _read_kept(capability.input_modes)
     if not declared:
         return
     for part in parts:
@@ -100,10 +109,14 @@ def check_modes(agent: str, capability: Capability, parts: Sequence[Part], mode:
             )
 
 
-@lru_cache(maxsize=2_000)
-def _read_declared(modes: tuple[str, ...]) -> tuple[str, ...]:
-    """The media types that a capability takes, as patterns."""
+def read_declared(modes: Sequence[str]) -> tuple[str, ...]:
+    """Media types that somebody declares, as patterns. Some also name kinds of parts, such as ``text``."""
     return tuple(_KINDS.get(each, _media_type(each)) for each in modes)
+
+
+@lru_cache(maxsize=2_000)
+def _read_kept(modes: tuple[str, ...]) -> tuple[str, ...]:
+    return read_declared(modes)
 
 
 def _media_type(text: str) -> str:

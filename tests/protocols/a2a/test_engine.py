@@ -91,6 +91,7 @@ def an_agent() -> LocalAgent:
 
     agent.add(_talk, name="talk", meta={"a2a": {"answer": "message"}})
     agent.add(_either, name="either", meta={"a2a": {"answer": "hybrid"}})
+    agent.add(_echo, name="former", input_modes=("text", "file"), output_modes=("text",))
     agent.add(_echo, name="picky", input_modes=("image/*",), output_modes=("text/html",))
     return agent
 
@@ -249,6 +250,21 @@ def test_refusals_are_errors_and_leave_no_task(url: str) -> None:
             with pytest.raises(ContentTypeNotSupported):
                 await bench.engine.send(ALICE, say("x", accepted_output_modes=("image/png",), **skill("picky")))
             assert (await bench.engine.list(ALICE, ListTasks())).total_size == 0
+
+    asyncio.run(main())
+
+
+def test_kinds_of_parts_in_place_of_media_types_mean_what_they_say(url: str) -> None:
+    """Cards of the first agents, and of many since, say ``text``."""
+
+    async def main() -> None:
+        async with a_bench(an_agent(), url) as bench:
+            said = (Part(text="x", media_type="text/plain"),)
+            for accepted in (("text/plain",), ("text",), ("text/*", "image/png"), ("*/*",)):
+                wish = say("", parts=said, accepted_output_modes=accepted, **skill("former"))
+                assert as_task(await bench.engine.send(ALICE, wish)).status.state is State.COMPLETED
+            with pytest.raises(ContentTypeNotSupported, match="former gives text/plain, and you accept image/png"):
+                await bench.engine.send(ALICE, say("x", accepted_output_modes=("image/png",), **skill("former")))
 
     asyncio.run(main())
 

@@ -10,6 +10,7 @@ from __future__ import annotations
 import asyncio
 from collections.abc import AsyncGenerator, AsyncIterator, Awaitable, Callable, Sequence
 from contextlib import aclosing
+from fnmatch import fnmatchcase
 from typing import TYPE_CHECKING, Any, Final, NamedTuple, Protocol, TypeAlias, TypeVar
 
 import msgspec
@@ -23,6 +24,7 @@ from agent3.definitions import AgentCard
 from agent3.errors import CallTimeout, Conflict, JobNotFound, TurnTaken, ValidationError
 from agent3.gateway import Caller as GatewayCaller
 from agent3.gateway import Gateway
+from agent3.gateway.input_modes import read_declared
 from agent3.gateway.which import is_undecided
 from agent3.model import Agent, Call, Capability, Done, Event, Failed, Outcome, Part, Principal, Usage
 from agent3.protocols.a2a.door.in_flight import Flights, key_of
@@ -689,20 +691,21 @@ def _check_modes(request: Send, capability: Capability) -> None:
     if is_undecided(capability):
         return
     if capability.input_modes != _USUAL_MODES:
+        taken = read_declared(capability.input_modes)
         for part in request.message.parts:
-            if part.media_type and not _among(part.media_type, capability.input_modes):
+            if part.media_type and not _among(part.media_type, taken):
                 raise ContentTypeNotSupported(
-                    f"{capability.name} takes {', '.join(capability.input_modes)}, and not {part.media_type[:100]}."
+                    f"{capability.name} takes {', '.join(taken)}, and not {part.media_type[:100]}."
                 )
     accepted = request.configuration.accepted_output_modes
-    given = capability.output_modes
-    if accepted and given != _USUAL_MODES and not any(_among(mode, accepted) for mode in given):
-        raise ContentTypeNotSupported(
-            f"{capability.name} gives {', '.join(given)}, and you accept {', '.join(accepted)[:200]}."
-        )
+    if accepted and capability.output_modes != _USUAL_MODES:
+        given, wanted = read_declared(capability.output_modes), read_declared(accepted)
+        if not any(_among(mode, wanted) for mode in given) and not any(_among(mode, given) for mode in wanted):
+            raise ContentTypeNotSupported(
+                f"{capability.name} gives {', '.join(given)}, and you accept {', '.join(wanted)[:200]}."
+            )
 
 
 def _among(kind: str, modes: Sequence[str]) -> bool:
     plain = kind.partition(";")[0].strip().lower()
-    wide = f"{plain.partition('/')[0]}/*"
-    return any(mode.lower() in (plain, wide, "*/*", "*") for mode in modes)
+    return any(mode == "*" or fnmatchcase(plain, mode) for mode in modes)
