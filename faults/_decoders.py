@@ -17,10 +17,12 @@ from agent3.identity.secret_detection import holds_secret
 from agent3.identity.secret_refs import check_query, check_words
 from agent3.model import Capability
 from agent3.observe import logs, traces
+from agent3.protocols.openapi.document import parse as parse_openapi
 from agent3.schema import compile as compile_schema
 from agent3.security.sanitize import clean_html, clean_text
 from agent3.security.sensitive import find_sensitive
 from agent3.sentences import find_refusal, free_text, read
+from agent3.sentences.phrases import match_phrases
 
 __all__ = ["ASIDE", "DECODERS", "LONGEST", "decode"]
 
@@ -67,6 +69,12 @@ def _check_schema(raw: bytes) -> None:
     compile_schema(schema).check({"a": _text(raw)})
 
 
+def _match_phrases(raw: bytes) -> None:
+    phrase, _, message = _text(raw).partition("\n")
+    for _ in match_phrases(Capability(name="x", phrases=(phrase, "{a} to {b}{c} of {d}")), message):
+        pass
+
+
 def _find_sensitive(raw: bytes) -> None:
     value = _json(raw)
     schema = value if isinstance(value, dict) else {"$ref": _text(raw)}
@@ -84,6 +92,8 @@ DECODERS: dict[str, Callable[[bytes], Any]] = {
     "sentence": lambda raw: read(PIZZA, _text(raw), _NOW),
     "free text": lambda raw: free_text(PIZZA, _text(raw)),
     "refusal": lambda raw: find_refusal(PIZZA, _text(raw)),
+    "phrase": _match_phrases,
+    "openapi": lambda raw: parse_openapi(b"{" + raw, "it"),
     "schema": _check_schema,
     "sensitive": _find_sensitive,
     "log line": lambda raw: logs.scrub(_text(raw)),

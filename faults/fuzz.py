@@ -43,6 +43,7 @@ SEEDS = (
     b'{"type": "object", "properties": {"a": {"$ref": "#/$defs/b"}}, "$defs": {"b": {"pattern": "^(a+)+$"}}}',
     b"00-4bf92f3577b34da6a3ce929d0e0e4736-00f067aa0ba902b7-01",
     b"user:pw@host/a/${vault:name}?key=env:NAME&b=%20",
+    b"fly from {origin} to {destination} {a}{b}{c}\nfly from here to there a b c d",
     b"abcdefabcdef.AAAAAAAAAAAAAAAA.AAAAAAAAAAAAAAAAAAAA",
     b'{"record": {"number": 1, "at": 1, "kind": "open", "what": "", "who_digest": "", "detail": "{}", "link": ""}}',
 )
@@ -238,7 +239,13 @@ def _value(schema: Any, chance: random.Random, depth: int) -> Any:
         return {name: _value(one, chance, depth + 1) for name, one in chosen.items()}
     if kind == "array":
         return [_value(schema.get("items"), chance, depth + 1) for _ in range(chance.randrange(4))]
-    return {"integer": chance.randrange(-5, 100), "number": 1.5, "boolean": True, "null": None}.get(kind, _word(chance))
+    whole = chance.randrange(-5, 100)
+    return {
+        "integer": whole if chance.random() < 0.8 else float(whole),
+        "number": 1.5,
+        "boolean": True,
+        "null": None,
+    }.get(kind, _word(chance))
 
 
 def _run_schemathesis(url: str, seed: int) -> Result:

@@ -15,9 +15,11 @@ from agent3 import jsonrpc
 from agent3.errors import Agent3Error
 from agent3.model import Capability
 from agent3.observe import logs
+from agent3.protocols.openapi.document import looks_like_openapi
 from agent3.schema import compile as compile_schema
 from agent3.security.sanitize import clean_html, clean_text
 from agent3.sentences import find_refusal, free_text, read
+from agent3.sentences.phrases import match_phrases
 
 LINEAR, QUADRATIC = 4.0, 16.0
 NOTABLE = 0.04
@@ -34,7 +36,25 @@ TAGS = (
     "<!--",
     "<",
 )
-WORDS = ("Order a pizza. ", "'a ", "“", "(", "no ", "a.", "a/", "1,", "\n", "don't do ", "if you can ", "http://", "a=")
+WORDS = (
+    "Order a pizza. ",
+    "'a ",
+    "“",
+    "(",
+    "no ",
+    "a.",
+    "a/",
+    "1,",
+    "\n",
+    "don't do ",
+    "if you can ",
+    "http://",
+    "a=",
+    "‘",
+    "9",
+    "- ",
+    " ,",
+)
 PIZZA = Capability(
     name="order_pizza",
     description="Order a pizza",
@@ -49,6 +69,16 @@ NOW = datetime(2026, 1, 5)
 
 def repeat(word: str, size: int) -> str:
     return word * (size // len(word))
+
+
+def repeat_bytes(piece: bytes, size: int) -> bytes:
+    return piece * (size // len(piece))
+
+
+def match_phrase(phrase: str, message: str) -> None:
+    """What an agent says of itself, held against a message."""
+    for _ in match_phrases(Capability(name="x", phrases=(phrase,)), message):
+        pass
 
 
 def feed_events(piece: bytes, many: int) -> None:
@@ -95,6 +125,12 @@ CASES: dict[str, tuple[Callable[[Any], Any], Callable[[int], Any], int]] = {
     "events of blank lines": (lambda many: feed_events(b"\r\n", many), int, 5_000),
     "schema depth": (compile_schema, nested, 200),
     "schema references": (lambda schema: compile_schema(schema).check("x"), doubled, 8),
+    **{
+        f"phrase {phrase[:9]!r} {word!r}": (partial(match_phrase, phrase), partial(repeat, word), 2_000)
+        for phrase in ("{a}" * 9, "{a} to {b} to {c} to {d}!", " ".join(f"{{a{at}}}" for at in range(200)))
+        for word in ("a ", " ", "to ", '"', "please ", "a, ")
+    },
+    **{f"openapi {piece!r}": (looks_like_openapi, partial(repeat_bytes, piece), 16_000) for piece in (b"\n", b"{\n")},
     "log bearer": (logs.scrub, partial(repeat, "bearer "), 100_000),
     "log password": (logs.scrub, partial(repeat, "password="), 100_000),
     "log quote": (logs.scrub, partial(repeat, "secret='"), 100_000),
@@ -108,7 +144,9 @@ def measure(take: Callable[[Any], Any], given: Any) -> float:
     return time.thread_time() - began
 
 
-@pytest.mark.parametrize("kind", ["html", "text", "read", "free", "refusal", "json", "events", "schema", "log"])
+@pytest.mark.parametrize(
+    "kind", ["html", "text", "read", "free", "refusal", "json", "events", "schema", "phrase", "openapi", "log"]
+)
 def test_the_worst_case_of_a_decoder_is_linear_or_refused(kind: str) -> None:
     for name, (take, make, size) in CASES.items():
         if not name.startswith(kind):

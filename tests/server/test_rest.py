@@ -30,7 +30,7 @@ def test_agents_are_listed_and_searched(door: Door) -> None:
     assert listed["count"] == len(listed["agents"])
     found = door.get("/v1/agents?query=pizza%20delivery&limit=1").json
     assert [agent["id"] for agent in found["agents"]] == ["pizza"]
-    posted = door.post("/v1/search", {"query": "pizza delivery", "limit": 1}).json
+    posted = door.post("/v1/search", {"query": "pizza delivery", "limit": 1.0}).json
     assert [(hit["id"], hit["capability"]) for hit in posted["agents"]] == [("pizza", "order")]
     assert found["agents"][0]["capabilities"][0]["name"] == "order"
 

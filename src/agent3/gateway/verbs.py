@@ -99,6 +99,8 @@ class Verbs:
     async def look(self, name: str, given: Mapping[str, Any], caller: Caller) -> dict[str, Any]:
         """The verbs that are no call, with arguments that were checked."""
         gateway = self._gateway
+        # JSON has one kind of number: 5.0 is an integer too.
+        given = {one: int(value) if isinstance(value, float) else value for one, value in given.items()}
         match name:
             case "agent3_search":
                 return await gateway.search(

@@ -21,6 +21,8 @@ __all__ = ["LONGEST_NAME", "clean_agent", "explain_name", "find_bad_question"]
 
 LONGEST_NAME: Final = 256
 _MOST_TEXT: Final = 16_384
+_MOST_PHRASES: Final = 100
+_LONGEST_PHRASE: Final = 1_000
 """Characters of one text about an agent or a capability."""
 _WORDS: Final = frozenset({"description", "title", "$comment", "summary"})
 """The keys of a schema whose texts are for readers only."""
@@ -138,7 +140,7 @@ def _clean_capability(capability: Capability) -> Capability | None:
         "input_schema": schemas[0],
         "output_schema": schemas[1],
         "examples": clean_value(capability.examples),
-        "phrases": clean_value(capability.phrases),
+        "phrases": clean_value(_few_phrases(capability.phrases)),
         "tags": clean_value(capability.tags),
         "meta": clean_value(capability.meta),
     }
@@ -147,6 +149,13 @@ def _clean_capability(capability: Capability) -> Capability | None:
     for field in ("examples", "phrases", "tags"):
         fields[field] = tuple(fields[field])
     return replace(capability, **fields)
+
+
+def _few_phrases(phrases: tuple[str, ...]) -> tuple[str, ...]:
+    """Those that every message is compared with; the same object if they are few and short."""
+    if len(phrases) <= _MOST_PHRASES and all(len(phrase) <= _LONGEST_PHRASE for phrase in phrases):
+        return phrases
+    return tuple(phrase for phrase in phrases[:_MOST_PHRASES] if len(phrase) <= _LONGEST_PHRASE)
 
 
 def _clean_schema(schema: Any) -> Any:

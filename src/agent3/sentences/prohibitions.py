@@ -21,7 +21,7 @@ _LONGEST_END = 2_000
 Why = Literal["forbids", "conditional", "withdrawn", "hypothetical", "report", "question", "excludes"]
 
 _QUOTED = re.compile(
-    r"```.*?```|`[^`]*`|“[^”]*”|«[^»]*»|\"[^\"]*\"|(?<!\w)['\u2018](?:[^'\u2019]"
+    r"```.*?```|`[^`]*`|“[^”]*”|«[^»]*»|\"[^\"]*\"|(?<![\w\u2018])['\u2018](?:[^'\u2019]"
     r"|(?<=\w)['\u2019](?=\w))+['\u2019](?!\w)",
     re.S,
 )

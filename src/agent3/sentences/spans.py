@@ -163,7 +163,7 @@ _TONIGHT = (
 )
 _C = r"usd|eur|gbp|dollars?|dolares?|dolar|euros?|pounds?|libras?"
 _MONEY = re.compile(
-    rf"(?P<c>[$€£]|\b(?:{_C})\s)\s*(?P<n>{_NUM})|(?P<n2>\b{_N}|{_NUM})\s*(?:de\s+)?(?P<c2>[$€£]|(?:{_C})\b)"
+    rf"(?P<c>[$€£]|\b(?:{_C})\s)\s*(?P<n>{_NUM})|(?P<n2>\b{_N}|(?<!\d)(?:{_NUM}))\s*(?:de\s+)?(?P<c2>[$€£]|(?:{_C})\b)"
 )
 _NUMBER = re.compile(rf"\b{_N}{_AND_HALF}|(?<![\w.,])-?(?:{_NUM})(?!\w){_AND_HALF}")
 

@@ -294,6 +294,8 @@ def test_one_credential_goes_by_the_scheme_that_fits(
         (b'{"openapi": "4.0.0"}', "'4.0.0'"),
         (b"openapi: 3.1.0\ninfo: [", "can be read"),
         (b"openapi: 3.1.0\na: &a [x]\nb: *c\n", "can be read"),
+        (b"openapi: 3.1.0\na: " + b"[" * 100_000, "can be read"),
+        (b"\n" * 65_536, "not an OpenAPI document"),
     ],
 )
 def test_what_is_no_document_is_refused_and_said(body: bytes, why: str) -> None:
@@ -311,6 +313,8 @@ def test_documents_are_bounded() -> None:
         parse(b'{"openapi": "3.1.0", "a": ' + b"[" * 300 + b"]" * 300 + b"}", "it")
     with pytest.raises(TooLarge):
         parse(b'{"openapi": "3.1.0"' + b" " * (17 << 20) + b"}", "it")
+    with pytest.raises(TooLarge):
+        parse(b'{"openapi": "3.1.0", "a": [' + b"1," * 1_000_000 + b"1]}", "it")
     paths: dict[str, Any] = {f"/p{number}": {"get": {}} for number in range(MOST_OPERATIONS + 1)}
     with pytest.raises(TooLarge, match="operations"):
         read(document(paths))

@@ -6,7 +6,11 @@ that it names is not fetched, and what refers to one is treated as broken.
 
 from __future__ import annotations
 
+import os
 import re
+import signal
+import subprocess
+import sys
 from collections.abc import Mapping
 from typing import Any
 from urllib.parse import unquote
@@ -22,9 +26,29 @@ GATEWAY = "x-agent3-gateway"
 """Stands in the document of a gateway's own REST: called through itself, it would call itself without end."""
 MOST_BYTES = 16 << 20
 """Bytes of a document. The largest public ones have about ten million."""
-_LIMITS = Limits(body=MOST_BYTES, depth=200, nodes=2_000_000, string=1 << 20)
+_LIMITS = Limits(body=MOST_BYTES, depth=200, nodes=500_000, string=1 << 20)
+_PIECE = 128 << 10
+"""Bytes that are decoded at once: while they are, no other thread runs, the event loop included."""
+_YAML_SECONDS = 60.0
+_TOO_MUCH = 3
+_READ_YAML = f"""
+import contextlib, resource, sys
+import msgspec
+for kind, most in ((resource.RLIMIT_CPU, {_YAML_SECONDS:.0f}), (resource.RLIMIT_AS, {2 << 30})):
+    with contextlib.suppress(OSError, ValueError):
+        resource.setrlimit(kind, (most, most))
+try:
+    found = msgspec.json.encode(msgspec.to_builtins(msgspec.yaml.decode(sys.stdin.buffer.read()), str_keys=True))
+except MemoryError:
+    sys.exit({_TOO_MUCH})
+except Exception as error:
+    sys.exit(str(error)[:200])
+if len(found) > {2 * MOST_BYTES}:
+    sys.exit({_TOO_MUCH})
+sys.stdout.buffer.write(found)
+"""
 _MOST_HOPS = 32
-_MARK = re.compile(rb"""^\s*\{?\s*["']?(?:openapi|swagger)["']?\s*:""", re.MULTILINE)
+_MARK = re.compile(rb"""^[ \t]*+(?:\{\s*+)?["']?(?:openapi|swagger)["']?\s*+:""", re.MULTILINE)
 _VERSION = re.compile(r"3\.([012])(?:\.\d+)?(?:-.*)?")
 
 
@@ -77,18 +101,49 @@ def parse(content: bytes, where: str) -> Document:
     if len(content) > MOST_BYTES:
         raise TooLarge(f"The document of {where} has {len(content)} bytes; at most {MOST_BYTES} are read.")
     try:
-        if content.lstrip()[:1] in (b"{", b"["):
-            found = msgspec.json.decode(content)
-        elif looks_like_openapi(content):
-            found = msgspec.yaml.decode(content)
-            # An alias of YAML may make a value contain itself, or millions of others. This is before any copy.
-            check_shape(found, _LIMITS, "document")
-            found = msgspec.to_builtins(found, str_keys=True)
-        else:
-            raise MalformedResponse(f"{where} answered with something that is not an OpenAPI document.")
-    except (msgspec.DecodeError, UnicodeError, RecursionError, TypeError, ValueError) as error:
+        if content.lstrip()[:1] not in (b"{", b"["):
+            if not looks_like_openapi(content):
+                raise MalformedResponse(f"{where} answered with something that is not an OpenAPI document.")
+            content = _yaml_to_json(content)
+        if content.count(b",") > 1.5 * _LIMITS.nodes:  # those between values; the rest may stand in texts
+            raise TooLarge(f"The document of {where} holds too many values; at most {_LIMITS.nodes} are read.")
+        found = _decode(content)
+    except (msgspec.DecodeError, RecursionError, ValueError) as error:
         raise MalformedResponse(f"{where} has no OpenAPI document that can be read: {str(error)[:200]}") from None
     return read(found, where)
+
+
+def _yaml_to_json(content: bytes) -> bytes:
+    """In a process of its own: while libyaml reads, no thread runs here, and brackets without end crash it."""
+    try:
+        done = subprocess.run(
+            [sys.executable, "-P", "-c", _READ_YAML],
+            input=content,
+            env={"PYTHONPATH": os.pathsep.join(sys.path)},
+            capture_output=True,
+            timeout=2 * _YAML_SECONDS,
+            check=False,
+        )
+    except subprocess.TimeoutExpired:
+        raise ValueError("reading it takes too long") from None
+    if done.returncode in (_TOO_MUCH, -signal.SIGKILL, -signal.SIGXCPU):
+        raise TooLarge("The document holds too much to be read.")
+    if done.returncode:
+        why = done.stderr.decode("utf-8", "replace").strip() if done.returncode > 0 else "it is nested without end"
+        raise ValueError(why[-200:])
+    return done.stdout
+
+
+def _decode(content: bytes | msgspec.Raw) -> Any:
+    """The value of some JSON, of which what is large is decoded piece by piece."""
+    if len(memoryview(content)) <= _PIECE:
+        return msgspec.json.decode(content)
+    first = bytes(memoryview(content)[:64]).lstrip()[:1]
+    if first == b"{":
+        return {key: _decode(one) for key, one in msgspec.json.decode(content, type=dict[str, msgspec.Raw]).items()}
+    if first == b"[":
+        return [_decode(one) for one in msgspec.json.decode(content, type=list[msgspec.Raw])]
+    return msgspec.json.decode(content)
 
 
 def read(content: Any, where: str) -> Document:
