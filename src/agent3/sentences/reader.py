@@ -94,7 +94,8 @@ _ONLY_SHAPES: dict[str, tuple[str, ...]] = {
 
 
 _CORRECTION = re.compile(
-    r"(?<![,;\u2013\u2014\u2026-])(?:(?<!\s)\s++)?[,;\u2013\u2014\u2026-]++\s*+(?:no\s*[,;]|(?:no,? )?(?:i mean|sorry|make (?:that|it)|or rather|rather|digo"
+    r"(?<![,;\u2013\u2014\u2026-])(?:(?<!\s)\s++)?[,;\u2013\u2014\u2026-]++\s*+"
+    r"(?:no\s*[,;]|(?:no,? )?(?:i mean|sorry|make (?:that|it)|or rather|rather|digo"
     r"|perdon|mejor dicho|quiero decir|mejor)\b)[\s,]*(?:(?:sorry|make (?:that|it)|perdon|mejor)\b[\s,]*)?"
     r"(?:to |at |on |a |el )?"
 )

@@ -116,7 +116,7 @@ def parse(content: bytes, where: str) -> Document:
 def _yaml_to_json(content: bytes) -> bytes:
     """In a process of its own: while libyaml reads, no thread runs here, and brackets without end crash it."""
     try:
-        done = subprocess.run(
+        done = subprocess.run(  # noqa: S603 - our own script
             [sys.executable, "-P", "-c", _READ_YAML],
             input=content,
             env={"PYTHONPATH": os.pathsep.join(sys.path)},
