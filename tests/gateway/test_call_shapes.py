@@ -432,7 +432,7 @@ def test_words_and_json_have_short_modes_and_parameters(door: Hosted) -> None:
 
 def test_a_parameter_in_the_wrong_place_is_shown_the_right_one_alone(door: Hosted) -> None:
     refusal = door.post("/v1/call", {"agentId": "studio", "message": "hi", "agentCard": True}).error
-    assert refusal["message"] == "Unknown parameter: agentCard. agentCard belongs into metadata: metadata.agentCard"
+    assert refusal["message"] == "Unknown parameter: agentCard. agentCard belongs in metadata: metadata.agentCard"
 
 
 @pytest.mark.requirement("AC-28")

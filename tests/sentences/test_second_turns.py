@@ -108,3 +108,27 @@ def test_a_new_sentence_or_a_question_is_no_value_of_what_was_asked(second: str)
 
     asyncio.run(story())
     assert done == [("Bob", 20)]
+
+
+def test_a_question_as_an_answer_is_asked_again_and_drops_nothing() -> None:
+    paid: list[tuple[float, str]] = []
+    agent = LocalAgent("cashier")
+
+    @agent.capability
+    def pay(amount: float, person: str) -> str:
+        """Pay a person an amount in euros."""
+        paid.append((amount, person))
+        return "paid"
+
+    async def story() -> Outcome:
+        async with build(Settings(storage=Storage(url="sqlite://")), [agent]) as server:
+            outcome = await server.gateway.call(ME, CallRequest(agent="cashier", capability="pay", message="20 to him"))
+            for said in ("what do you have?", "pay 20 euros to Bob"):
+                assert isinstance(outcome, Needs), outcome
+                assert outcome.job is not None
+                assert paid == []
+                outcome = await server.gateway.reply(ME, outcome.job, said)
+            return outcome
+
+    assert isinstance(outcome := asyncio.run(story()), Done), outcome
+    assert paid == [(20.0, "Bob")]

@@ -45,7 +45,7 @@ _THINGS = (
 
 
 class Encoder(Protocol):
-    """Turns texts into vectors of length one, a row for each. Takes long: belongs into a thread."""
+    """Turns texts into vectors of length one, a row for each. Takes long: run it in a thread."""
 
     def encode(self, texts: list[str]) -> Any: ...
 

@@ -131,7 +131,7 @@ class Reputation:
             "SELECT good FROM agent_use WHERE agent = ? AND principal = ?", agent.id, principal.id
         )
         if met is None:
-            raise AccessError(f"Call {agent.id!r} first: only who has called an agent can rate it.")
+            raise AccessError(f"Call {agent.id!r} first: only a caller that has called an agent can rate it.")
         return None
 
     async def rate(self, agent: str, principal: str, rating: int, comment: str = "", call: str | None = None) -> None:

@@ -24,7 +24,8 @@ def error_response(error: Agent3Error) -> Response:
     headers = {"WWW-Authenticate": "Bearer"} if error.http_status == 401 else {}
     if error.retry_after is not None:
         headers["Retry-After"] = retry_after(error.retry_after)
-    return json_response({"error": error.to_dict()}, error.http_status, headers)
+    body = {"error": {**error.to_dict(), "nextStep": error.next_step}}
+    return json_response(body, error.http_status, headers)
 
 
 def retry_after(seconds: float) -> str:

@@ -209,7 +209,7 @@ def _find_misplaced(name: str, given: Mapping[str, Any]) -> str | None:
     if name == "agent3_call":
         for key in given:
             if key not in _ONE and key in _OPTIONS:
-                return f"{key} belongs into metadata: metadata.{key}"
+                return f"{key} belongs in metadata: metadata.{key}"
             if key not in _ONE and key in _OTHER_WORDS:
                 return f"{key} is called {_OTHER_WORDS[key]} here"
         metadata = given.get("metadata")

@@ -279,7 +279,9 @@ def _sums(scene: Scene, atom: Atom) -> Iterator[Compound]:
         for currency in currencies:
             unit = next((o for o, _ in scene.slots[currency].options if str(o).upper() == atom.unit), atom.unit)
             yield last, ((amount, plain_number(value)), (currency, unit))
-        if not currencies and (hundredths or _tells(slot, names)):
+        # A capability that pays "an amount in euros" says for its only amount in what.
+        told = len(amounts) == 1 and not frozenset(names).isdisjoint(scene.form.told_words)
+        if not currencies and (hundredths or told or _tells(slot, names)):
             yield last, ((amount, plain_number(value)),)
 
 

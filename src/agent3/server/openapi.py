@@ -27,6 +27,7 @@ _ERROR = {
                 "code": {"type": "string"},
                 "message": {"type": "string"},
                 "retryable": {"type": "boolean"},
+                "nextStep": {"type": "string"},
                 "retry_after": {"type": "number"},
                 "data": {"type": "object"},
             },

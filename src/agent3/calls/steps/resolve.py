@@ -23,7 +23,7 @@ from agent3.errors import Agent3Error, Declined, ValidationError
 from agent3.model import Answer, Call, Capability, Done, Needs, Outcome, Question, Working, text_of, traits_of
 from agent3.schema import compile as compile_schema
 from agent3.schema.coercion import choices, from_words
-from agent3.sentences import Ask, Forbidden, Understood, drops_request, find_refusal, free_text, read
+from agent3.sentences import Ask, Forbidden, Understood, drops_request, find_prohibition, find_refusal, free_text, read
 from agent3.sentences.lexicon import Language, detect_language, fold, is_action, meanings
 from agent3.sentences.questions import (
     AGAIN,
@@ -208,6 +208,8 @@ class Resolve(Step):
                 if value is False:
                     raise Declined(f"{call.agent}: {decline(question, known.language)}")
                 known.guessed, known.confirmed = [], True
+            elif question.id == AGAIN and self._asks_back(call, str(value)):
+                again.append(ask_again(question, None, known.language))
             elif question.id == AGAIN:
                 entered = self._read(call, str(value), asked=True)
                 # What is taken as it is starts here as well, and the steps behind judge it as every start.
@@ -219,6 +221,11 @@ class Resolve(Step):
         if missing := _missing(capability, known.input):
             return _ask(ask_for(capability, Ask(missing, (), known.input, {}, known.language)), known)
         return self._confirm(call, known)
+
+    def _asks_back(self, call: Call, said: str) -> bool:
+        """Whether an answer is itself a question: nothing is done for it, and the matter is not dropped either."""
+        form = form_of(call.live.capability)
+        return find_prohibition(said, reading=form.reading, verbs=form.verbs) == "question"
 
     def _read_withdrawal(self, call: Call) -> Call:
         """Words that drop the matter, said to a question of the target: they decline it and are no value of it.
