@@ -1,8 +1,8 @@
 """The REST door: the five verbs, the jobs behind them, and what operators do, as plain JSON over HTTP.
 
 Bodies are those of the five tools, checked by the same schemas. A refused request is answered with
-``{"error": {"code", "message", "retryable", "nextStep", …}}`` and the status of the error. A call that was made and failed has the
-form of every call, ``{"success": false, "error": "…", "metadata": {…}}``, with the status of its error.
+``{"error": {"code", "message", "retryable", "nextStep", …}}`` and the status of the error. A call that was made and
+failed has the form of every call, ``{"success": false, "error": "…", "metadata": {…}}``, with the status of its error.
 """
 
 from __future__ import annotations
