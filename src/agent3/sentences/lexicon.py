@@ -105,7 +105,7 @@ return devolver devolucion refund reembolso
 passenger traveler traveller pasajero viajero
 person people guest persona huesped comensal
 adult adulto
-child kid nino
+child children kid nino
 night noche
 day dia
 week semana

@@ -216,6 +216,40 @@ const pick = one => { k.innerHTML += '<b>Ann</b>';
 document.querySelector('[role=combobox]').value = ''; l.hidden = true;
 note('Ann') }</script>"""
 
+FRONT = """<h1>Trips</h1><div id=app></div><div id=portal></div><script>
+const rows = ['Oslo by train', 'Rome by bus'], menu = name => { portal.innerHTML = ['Store', 'Store all'].map(item =>
+`<div role=menuitem onclick="portal.innerHTML = ''; note('${item} ${name}')">${item}</div>`).join('') };
+app.innerHTML = '<ul>' + rows.map(name => `<li>${name} <button aria-label="More options" onclick="menu('${name}')">⋮
+</button></li>`).join('') + '</ul><div role=group aria-label=Beds><button aria-label="Fewer beds" onclick="step(-1)">-'
++ '</button><output>1</output><button aria-label="More beds" onclick="step(1)">+</button></div><button '
++ 'onclick="begin()">New trip</button><table><tr><td><input type=checkbox aria-label="Mark Bonn" '
++ 'onchange="bar.hidden = !checked"></td><td>Bonn</td></tr></table><div role=toolbar id=bar hidden><button '
++ 'onclick="note(\\'dropped\\')">Drop</button></div>';
+const step = by => setTimeout(() => { const beds = app.querySelector('output');
+beds.textContent = Math.min(4, Number(beds.textContent) + by); note(beds.textContent) }, 30);
+const begin = () => { portal.innerHTML = `<div role=dialog aria-label="New trip"><label>Goal <input></label>
+<button onclick="note('to ' + portal.querySelector('input').value); portal.innerHTML = ''">Save</button></div>` }
+</script>"""
+CALENDAR = """<span id=l>Arrival</span><button aria-labelledby="l v" onclick="c.hidden = false"><span id=v>Pick a date
+</span></button><div id=c hidden><button aria-label="Previous month" onclick="go(-1)">&lt;</button><b id=m></b><button
+ aria-label="Next month" onclick="go(1)">&gt;</button><table role=grid id=g></table></div><script>let month = 10;
+const names = ['January', 'February', 'March', 'April', 'May', 'June', 'July', 'August', 'September', 'October',
+'November', 'December']; const go = by => { month += by; const at = new Date(2026, month, 1), all = new Date(
+at.getFullYear(), at.getMonth() + 1, 0).getDate(); m.textContent = `${names[at.getMonth()]} ${at.getFullYear()}`;
+g.innerHTML = '<tr>' + Array.from({length: all}, (_, day) => `<td onclick="pick(${day + 1})">
+${day + 1}</td>`).join('') };
+const pick = day => { v.textContent = `${m.textContent.split(' ')[0]} ${day}, ${m.textContent.split(' ')[1]}`;
+c.hidden = true; note(v.textContent) }; go(0)</script>"""
+PARTS = """<a-box><a-field></a-field></a-box><script>
+customElements.define('a-box', class extends HTMLElement { connectedCallback() { this.attachShadow({mode: 'open'})
+.innerHTML = '<section><h2>Profile</h2><slot></slot></section>' } });
+customElements.define('a-field', class extends HTMLElement { connectedCallback() {
+const root = this.attachShadow({mode: 'open'}); root.innerHTML = '<button>Save</button>';
+root.firstChild.onclick = () => note('saved') } })</script><button onclick="note('no')">Save</button>
+<iframe title=Survey
+ srcdoc="<button onclick='parent.document.title = innerText = &quot;asked&quot;'>Send</button>"></iframe>
+<button>Send</button>"""
+
 
 def page_of(kind: str, names: list[str]) -> str:
     before, entry, after = ENTRIES[kind]
@@ -277,7 +311,17 @@ def patience(monkeypatch: pytest.MonkeyPatch) -> None:
         (NAMES, "check Do not disturb and Add a ribbon", "quiet; wrapped"),
         (NAMES, "press Pack and send", "sent"),
         (NAMES, "click Keep for Mint tea and set its amount to 4", "saved mint; mint 4"),
+        (FRONT, "click Store for Oslo by train", "Store Oslo by train"),
+        (FRONT, "set Beds to 3", "2; 3"),
+        (FRONT, "click New trip, type Bern into Goal and click Save", "to Bern"),
+        (FRONT, "check Mark Bonn and click Drop", "dropped"),
+        (CALENDAR, "set Arrival to January 5, 2027", "January 5, 2027"),
+        (PARTS, "click Save in Profile", "saved"),
+        (PARTS, "click Send in Survey", "asked"),
         # In one's own words.
+        (FRONT, "store the train to Oslo", "Store Oslo by train"),
+        (FRONT, "we need four beds", "2; 3; 4"),
+        (CALENDAR, "I arrive on October 30, 2026", "October 30, 2026"),
         (NAMES, "I'd like three mint teas", "mint 3"),
         (NAMES, "disable the rule north-1", "off"),
         (NAMES, "with a ribbon", "wrapped"),
@@ -502,6 +546,24 @@ def test_what_stands_before_the_page_is_put_away_only_where_it_is_in_the_way(run
     assert calls == []
     assert not run(page, "click Read", unblock=unblock)[0].done
     assert calls == ["asked"]
+
+
+def test_what_has_consequences_is_asked_about_once_and_before_anything_is_written(
+    run: Any, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    page = """<form onsubmit="event.preventDefault(); note('sent')"><label>To <input name=t></label>
+<label>Sum <input name=s></label><button>Send payment</button></form>"""
+    order: list[str] = []
+    write = acting._Operator._write
+
+    async def note_writing(operator: Any, act: Any, element: Any) -> Any:
+        order.append("written")
+        return await write(operator, act, element)
+
+    monkeypatch.setattr(acting._Operator, "_write", note_writing)
+    done, after = run(page, "type Ann into To and click Send payment", confirm=order.append)
+    assert (done.complete, after) == (True, "sent")
+    assert order == ["click button 'Send payment' (To: Ann, Sum: empty)", "written"]
 
 
 @pytest.mark.requirement("RF-013-51")

@@ -79,6 +79,18 @@ def test_a_button_of_a_row_is_told_from_the_others_by_its_row() -> None:
     assert judge(known, [*there, there[0]]).chosen is None, "two rows are the same"
 
 
+def test_what_all_rows_have_tells_none_of_them_and_what_a_row_begins_with_does() -> None:
+    rows = [digest_words(f"Court {number} indoor {price} euros free") for number, price in ((1, 20), (2, 25), (3, 20))]
+    known = like(row=rows[0])
+    there = [like(row=row) for row in rows]
+    chosen = judge(known, there[::-1]).chosen
+    assert chosen is not None
+    assert chosen.index == 2
+    dearer = like(row=digest_words("Court 1 outdoor 30 euros taken"))
+    assert judge(known, [there[2], dearer]).chosen is None, "the first word alone is too little"
+    assert judge(known, there[1:]).chosen is None, "its own row is gone"
+
+
 def test_the_same_name_among_other_things_is_not_taken() -> None:
     stranger = like(
         near=digest_words("Our letter once a month"), heading=digest_words("Newsletter"), fields=("letter",)

@@ -7,9 +7,10 @@ from __future__ import annotations
 
 import asyncio
 import re
-from collections.abc import Awaitable, Callable, Iterator, Sequence
+from collections.abc import Awaitable, Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass, field, replace
+from datetime import date
 from typing import TYPE_CHECKING, Any
 
 from agent3.protocols.nlweb.browser.sdk import playwright
@@ -21,6 +22,7 @@ from agent3.sentences import find_prohibition
 from agent3.sentences.consequences import CONSEQUENTIAL, GRAVE, find_new, has_consequences
 from agent3.sentences.lexicon import Language, detect_language, fold
 from agent3.sentences.questions import refuse
+from agent3.sentences.spans import MONTHS
 
 if TYPE_CHECKING:
     from playwright.async_api import Dialog, ElementHandle, JSHandle, Page, Response
@@ -112,7 +114,7 @@ async def _drive(
     patience = asyncio.get_running_loop().time() + _LOADING_SECONDS
     while clauses:
         loading = await operator.is_loading()
-        view = await look(page)
+        view = await operator.look()
         plans = plan_all(view, clauses, operator.used, otherwise=wish)
         for number, clause in enumerate(clauses):
             if isinstance(plans[number], Doubt) and len(parts := split_wish(view, clause, operator.used)) > 1:
@@ -135,12 +137,15 @@ async def _drive(
             return _stop(operator, clauses, plans, doubtful, language)
         acts, last = plans[0], clauses[0]
         assert isinstance(acts, list)
+        if not operator.done:
+            await operator.foretell(view, plans)
         doubt = await operator.perform(view, acts, clauses[1:])
         if doubt is not None and doubt.why == "unshown" and _may_go_on(plans[1:]):
             unshown.append((clauses[0], doubt))
         elif doubt is not None:
             return _stop(operator, clauses, [doubt, *plans[1:]], 0, language)
         clauses = clauses[1:]
+        operator.forget_menu()
         patience = asyncio.get_running_loop().time() + _SUGGESTED_SECONDS
     if last is not None and (doubt := await operator.linger()) is not None:
         unshown.append((last, doubt))
@@ -186,8 +191,13 @@ def _may_show(view: PageView, clauses: Sequence[Clause], plans: Sequence[Plan], 
             any(len(word) > 3 and word in name for name in marked for word in _words(one)) for one in unseen
         ):
             return True
+    rows = any(act.kind == "check" and act.control.row for act in before)
+    if rows and isinstance(hidden, list) and all(act.control.toolbar and not act.control.row for act in hidden):
+        return True  # what acts on the rows that are marked shows once one is
     if not pressed or any(has_consequences(one.name, link=one.role == "link", asks=True) for one in pressed):
         return False
+    if _begins(view, pressed[-1], following=clauses[doubtful]):
+        return True
     if any(one.opens or _leads_on(one) or (one.searches or (one.frame, one.form) in searched) for one in pressed):
         return all(not one.sends or one.searches or _leads_on(one) for one in pressed)
     return isinstance(hidden, list)
@@ -201,6 +211,17 @@ def _leads_on(control: Control) -> bool:
     )
 
 
+_BEGINS = frozenset("new create add edit invite compose write nuevo nueva crear anadir editar invitar redactar".split())
+
+
+def _begins(view: PageView, control: Control, *, following: Clause) -> bool:
+    """Whether a button says that it begins something, for which it has no field yet, and the next part fills one in."""
+    if control.role != "button" or control.sends or control.disabled or not _BEGINS & {*_words(control.name)[:1]}:
+        return False
+    near = [one for one in view.visible if one.is_free and one.boxes and one.boxes[:1] == control.boxes[:1]]
+    return not near and following.verb in ("write", "choose", "add")
+
+
 class _Operator:
     """The one place that acts on a page for a sentence; every act is bounded in time, and looked at afterwards."""
 
@@ -211,11 +232,13 @@ class _Operator:
         self._page = page
         self._confirm = confirm
         self._confirmed = ""
+        self._foretold: list[str] = []
         self._refusal: Exception | None = None
         self._asked: JSHandle | None = None
         self._alerts: list[str] = []
-        self._menu: Control | None = None
+        self._menu: tuple[Control, PageView] | None = None
         self._set: list[tuple[Act, ElementHandle]] = []
+        self._view = PageView((), ())
 
     @contextmanager
     def answering(self) -> Iterator[None]:
@@ -248,6 +271,11 @@ class _Operator:
         numbers = {word for word in asked - known if word.isdigit()}
         return bool(numbers or find_new(CONSEQUENTIAL, known, asked))
 
+    async def look(self) -> PageView:
+        """The page as it is, with what the menu of a row shows in that row."""
+        view = await look(self._page)
+        return view if self._menu is None else view.adopt(*self._menu)
+
     async def is_loading(self) -> bool:
         """Whether the page says so, or has nothing yet."""
         with suppress(playwright().Error):
@@ -263,8 +291,30 @@ class _Operator:
                         return Doubt("value", act.values[0])
         return found
 
+    async def foretell(self, view: PageView, plans: Sequence[Plan]) -> None:
+        """Ask about what has consequences before anything is done, with the form as it will be then.
+
+        Where it is otherwise when its button comes to be pressed, that is asked about once more.
+        """
+        if self._confirm is None or any(isinstance(one, Doubt) for one in plans):
+            return
+        planned = dict[str, object]()
+        for act in (act for one in plans if isinstance(one, list) for act in one):
+            if act.kind in ("write", "choose"):
+                planned[act.control.name] = ", ".join(act.values)
+            elif act.kind in ("check", "clear"):
+                planned[act.control.name] = act.kind == "check"
+            elif act.kind == "press" and act.control.visible:
+                with suppress(playwright().Error):
+                    pressed: Any = await (await view.element(act.control)).evaluate(_PRESSED, planned)
+                    if _is_serious(pressed):
+                        self._foretold.append(_tell(act, pressed["fields"]))
+        for told in self._foretold:
+            self._confirm(told)
+
     async def perform(self, view: PageView, acts: Sequence[Act], following: Sequence[Clause] = ()) -> Doubt | None:
         """Do all acts of a clause; a doubt where one failed, or does not show. ``following`` are the clauses after."""
+        self._view = view
         for number, act in enumerate(acts):
             self.used.append(act.control)
             last = number == len(acts) - 1
@@ -314,11 +364,15 @@ class _Operator:
             return False
         if menu.sends or has_consequences(menu.name):
             return False  # whatever it says of a menu, it is called like something that is done
-        self._menu = menu
+        self._menu = menu, view
         with suppress(playwright().Error):
             await (await self._find_again(view, menu)).click(timeout=_ACT_MS)
         await self.settle()
         return True
+
+    def forget_menu(self) -> None:
+        """What was opened has served: the next part of the sentence may need another one."""
+        self._menu = None
 
     async def close_menu(self) -> None:
         """Leave a page as it was, where the menu that was opened did not have it."""
@@ -329,7 +383,7 @@ class _Operator:
             view = await look(self._page)
             still = [
                 one for one in view.visible
-                if (one.name, one.row, one.expanded) == (self._menu.name, self._menu.row, True)
+                if (one.name, one.row, one.expanded) == (self._menu[0].name, self._menu[0].row, True)
             ]  # fmt: skip
             if len(still) == 1:
                 await (await view.element(still[0])).click(timeout=_ACT_MS)
@@ -343,10 +397,7 @@ class _Operator:
         if await element.evaluate("node => node.isConnected"):
             return element
         anew = await look(self._page)
-        same = [
-            one for one in anew.controls
-            if (one.role, one.name, one.row, one.places) == (control.role, control.name, control.row, control.places)
-        ]  # fmt: skip
+        same = [one for one in anew.controls if _lasting(one) == _lasting(control)]
         return await anew.element(same[0]) if len(same) == 1 else element
 
     async def settle(self) -> None:
@@ -374,17 +425,23 @@ class _Operator:
             return await self._slide(act, element)
         if act.control.kind == "cell":
             return await self._edit_cell(act, element)
-        chips = await element.evaluate(_CHIPS, act.values[0]) if act.control.role == "combobox" else 0
+        if act.control.kind == "steps":
+            return await self._step(act, element)
+        if act.control.kind == "calendar":
+            return await self._pick_day(act, element)
+        suggests = act.control.role == "combobox"
+        chips = await element.evaluate(_CHIPS, act.values[0]) if suggests else 0
+        lists = await self._page.evaluate(_LISTS) if suggests else 0
         await element.fill(act.values[0], timeout=_ACT_MS)
         if act.control.kind == "range":
             return float(await element.input_value()) == float(act.values[0])
-        if act.control.role == "combobox" and (doubt := await self._take_suggestion(act, element)) is not None:
+        if suggests and (doubt := await self._take_suggestion(act, element, anywhere=not lists)) is not None:
             return doubt
         await element.evaluate("node => node.blur()")  # many pages take a value when its field is left
         await self.settle()
         element = await self._renew(act.control, element)
         shown: str = await element.evaluate("node => node.value ?? node.innerText")
-        if act.control.role == "combobox" and not shown.strip():  # what was chosen stands beside the field
+        if suggests and not shown.strip():  # what was chosen stands beside the field
             return bool(await element.evaluate(_CHIPS, act.values[0]) > chips)
         return _letters(shown) == _letters(act.values[0])
 
@@ -424,9 +481,82 @@ class _Operator:
                 break
         return Doubt("value", act.values[0])
 
-    async def _take_suggestion(self, act: Act, element: ElementHandle) -> Doubt | None:
-        """What a field that suggests options takes is one of them, not the letters: the one of that very name."""
-        found = await self._find_option(element, act.values[0], anywhere=False)
+    async def _step(self, act: Act, element: ElementHandle) -> bool | Doubt:
+        """A number between two buttons: by these, while each press brings it nearer, and back where it does not."""
+        view, buttons = self._view, self._view.steps_of(act.control)
+        start, wanted = await self._count(act, element), int(float(act.values[0]))
+        if start is None or await self._step_to(act, element, view, buttons, start, wanted) == wanted:
+            await self.settle()
+            return await self._count(act, element) == wanted
+        at = await self._count(act, element)
+        if at is not None:
+            await self._step_to(act, element, view, buttons, at, start)
+        return Doubt("value", act.values[0])
+
+    async def _step_to(
+        self, act: Act, element: ElementHandle, view: PageView, buttons: Sequence[Control], at: int, wanted: int
+    ) -> int | None:
+        """The number that the page shows once no press brings it nearer."""
+        for _ in range(_MOST_KEYS):
+            if at == wanted:
+                break
+            button = await self._find_again(view, buttons[wanted > at])
+            if await button.evaluate("node => node.disabled || node.ariaDisabled === 'true'"):
+                break
+            await button.click(timeout=_ACT_MS)
+            before, until = at, asyncio.get_running_loop().time() + _UNANSWERED_SECONDS
+            now: int | None = at
+            while now == before and asyncio.get_running_loop().time() < until:
+                await asyncio.sleep(_POLL_SECONDS)
+                now = await self._count(act, element)
+            if now is None:
+                return None
+            at = now
+            if abs(wanted - at) >= abs(wanted - before):
+                break
+        return at
+
+    async def _count(self, act: Act, element: ElementHandle) -> int | None:
+        with suppress(playwright().Error, ValueError):
+            return int(
+                await (await self._renew(act.control, element)).evaluate("node => node.value || node.textContent")
+            )
+        return None
+
+    async def _pick_day(self, act: Act, element: ElementHandle) -> bool | Doubt:
+        """A day in a calendar that the page draws: its month by the buttons beside the month's name, then the day."""
+        wanted = date.fromisoformat(act.values[0])
+        await element.click(timeout=_ACT_MS)
+        await self.settle()
+        months = set[tuple[int, int]]()
+        for _ in range(_MOST_KEYS):
+            found = await self._page.evaluate_handle(_CALENDAR)
+            shown = _find_month(str(await found.evaluate("found => found?.heading ?? ''")))
+            if shown is None or shown in months:
+                break  # none that can be read, or one that stays
+            months.add(shown)
+            ahead = (wanted.year, wanted.month) > shown
+            way = "day" if (wanted.year, wanted.month) == shown else "next" if ahead else "previous"
+            pick = "([found, way, day]) => way === 'day' ? found.days[day] ?? null : found[way]"
+            target = (await self._page.evaluate_handle(pick, [found, way, wanted.day])).as_element()
+            if target is None:
+                break
+            await target.click(timeout=_ACT_MS)
+            await self.settle()
+            if way == "day":
+                element = await self._renew(act.control, element)
+                text = str(await element.evaluate("node => node.value || node.innerText"))
+                return _shows_day(text, wanted)
+        await self._page.keyboard.press("Escape")
+        return Doubt("value", act.values[0])
+
+    async def _take_suggestion(self, act: Act, element: ElementHandle, *, anywhere: bool) -> Doubt | None:
+        """What a field that suggests options takes is one of them, not the letters: the one of that very name.
+
+        They may be drawn ``anywhere`` where no other list is in sight.
+        """
+        suggests = await element.get_attribute("aria-autocomplete") in ("list", "both")
+        found = await self._find_option(element, act.values[0], anywhere=anywhere and suggests)
         if found is None:
             return None  # it has no list
         if isinstance(found, Doubt):
@@ -497,19 +627,32 @@ class _Operator:
             target = element if await element.is_visible() else label.as_element()
             await (target or element).click(timeout=_ACT_MS)
             await self.settle()
-            element = await self._renew(act.control, element)
-        return bool(await element.evaluate(_CHECKED) is wanted)
+
+        async def shows() -> bool:
+            return await (await self._renew(act.control, element)).evaluate(_CHECKED) is wanted
+
+        return await self._comes_to(shows)
+
+    async def _comes_to(self, shows: Callable[[], Awaitable[bool]]) -> bool:
+        """Whether the page shows something soon: a page that asks a server first shows it later."""
+        until = asyncio.get_running_loop().time() + _SAVING_SECONDS
+        while not await shows():
+            if asyncio.get_running_loop().time() > until:
+                return False
+            await asyncio.sleep(_POLL_SECONDS)
+        return True
 
     async def _press(self, act: Act, element: ElementHandle, following: Sequence[Clause]) -> bool | Doubt:
-        pressed: Any = await element.evaluate(_PRESSED)
+        pressed: Any = await element.evaluate(_PRESSED, {})
         if pressed["invalid"]:
             return Doubt("empty", pressed["invalid"])
-        serious = pressed["method"] == "post" or has_consequences(
-            pressed["words"], link=pressed["link"], asks=pressed["method"] == "get"
-        )
+        serious = _is_serious(pressed)
         if self._confirm is not None and serious:
             self._confirmed = _tell(act, pressed["fields"])
-            self._confirm(self._confirmed)
+            if self._confirmed in self._foretold:
+                self._foretold.remove(self._confirmed)
+            else:
+                self._confirm(self._confirmed)
         try:
             shows = await self._press_and_watch(act, element)
             return await self._answer_asking(act, following, serious) if shows is True else shows
@@ -666,9 +809,36 @@ class _Operator:
         return read
 
 
+def _lasting(control: Control) -> tuple[object, ...]:
+    """What a control is known by when its page was drawn anew: all but the numbers around it."""
+    places = [[text for text in texts if not re.search(r"\d", text)] for texts in (control.row, *control.places)]
+    return control.role, control.name, places
+
+
+def _find_month(text: str) -> tuple[int, int] | None:
+    """The year and the month that a text names, where it names one of each."""
+    said = re.findall(r"\d+|[^\W\d_]+", fold(text))
+    months = {MONTHS[word] for word in said if word in MONTHS}
+    years = {int(word) for word in said if len(word) == 4 and word.startswith(("19", "20"))}
+    return (years.pop(), months.pop()) if len(months) == len(years) == 1 else None
+
+
+def _shows_day(text: str, day: date) -> bool:
+    """Whether a text names that day, in whatever order."""
+    said = [word.lstrip("0") for word in re.findall(r"\d+|[^\W\d_]+", fold(text))]
+    month = _find_month(f"{text} {day.year}") if str(day.year) not in said else _find_month(text)
+    return str(day.day) in said and (month == (day.year, day.month) or str(day.month) in said)
+
+
 def _letters(text: str) -> str:
     """A text as it is compared with what a field makes of it: a mask may add marks and blanks."""
     return "".join(re.findall(r"\w", text)).casefold() or text.strip()
+
+
+def _is_serious(pressed: Mapping[str, Any]) -> bool:
+    """Whether what a button says, or how its form is sent, has consequences."""
+    asks = pressed["method"] == "get"
+    return pressed["method"] == "post" or has_consequences(pressed["words"], link=pressed["link"], asks=asks)
 
 
 def _tell(act: Act, fields: Sequence[str]) -> str:
@@ -920,6 +1090,47 @@ known => {
     inline: holder !== dialog, buttons};
 }
 """
+# The calendar that is open: what it says of its month, its days by their numbers, and the ways to other months.
+_CALENDAR = r"""
+() => {
+  const roots = [document];
+  for (const one of roots) for (const {shadowRoot} of one.querySelectorAll("*")) if (shadowRoot) roots.push(shadowRoot);
+  const shown = node => node.checkVisibility({opacityProperty: true, visibilityProperty: true})
+    && node.getBoundingClientRect().width >= 1;
+  const squeeze = text => String(text ?? "").replace(/\s+/g, " ").trim();
+  const number = node => Number(/^\d{1,2}$/.test(squeeze(node.textContent)) ? squeeze(node.textContent) : NaN);
+  const other = node => /\b(outside|other|muted|prev|next|adjacent|off|disabled)\b/.test(
+      [node, node.parentElement].map(one => one.className).join(" ").replace(/[-_]+/g, " ").toLowerCase())
+    || node.ariaDisabled === "true" || node.disabled || node.closest("[aria-disabled=true]");
+  const usable = "button,[role=button],[role=gridcell],[role=option],td,a";
+  const all = roots.flatMap(root => [...root.querySelectorAll(usable)]).filter(node => shown(node)
+    && number(node) >= 1 && number(node) <= 31 && ![...node.querySelectorAll(usable)].length);
+  for (const first of all.filter(node => number(node) === 1 && !other(node))) {
+    for (let at = first.parentElement, level = 0; at && level < 8; at = at.parentElement, level++) {
+      const days = {}, inside = all.filter(node => at.contains(node) && !other(node));
+      if (inside.length < 28) continue;
+      for (const node of inside) days[number(node)] = number(node) in days ? null : node;
+      const texts = [], walker = document.createTreeWalker(at, NodeFilter.SHOW_TEXT);
+      while (walker.nextNode()) {
+        const holder = walker.currentNode.parentElement;
+        if (!inside.some(node => node.contains(holder)) && shown(holder)) texts.push(squeeze(walker.currentNode.data));
+      }
+      const heading = texts.join(" "), buttons = [...at.querySelectorAll("button,[role=button],a")]
+        .filter(node => shown(node) && !inside.includes(node) && Number.isNaN(number(node)));
+      const called = node => squeeze(node.ariaLabel || node.title || node.textContent);
+      const named = words => buttons.filter(node => words.test(called(node)));
+      const one = found => found.length === 1 ? found[0] : found.find(node => /month|mes/i.test(node.ariaLabel ?? ""));
+      const next = one(named(/\bnext|siguiente|^[>\u203a\u2192\u276f\u25b6]$/i));
+      const previous = one(named(/\bprev|anterior|^[<\u2039\u2190\u276e\u25c0]$/i));
+      if (next && previous) return {heading, days, next, previous};
+    }
+  }
+  return null;
+}
+"""
+_LISTS = """
+() => [...document.querySelectorAll("[role=listbox]")].filter(one => one.checkVisibility()).length
+"""
 _SUGGESTIONS = r"""
 (node, anywhere) => {
   const root = node.getRootNode(), shown = one => one.checkVisibility() && one.getBoundingClientRect().width >= 1;
@@ -972,20 +1183,22 @@ _CHOSEN = r"""
 }
 """
 _PRESSED = r"""
-element => {
+(element, planned) => {
   const squeeze = text => String(text ?? "").replace(/\s+/g, " ").trim().slice(0, 80);
   const control = element.closest("button,input,a,summary,[role=button],[role=link],[role=menuitem]") ?? element;
   const form = control.form ?? control.closest("form");
   const writes = control.localName === "input" && !["button", "submit", "image", "reset"].includes(control.type);
   const sends = Boolean(form) && (writes || ["submit", "image"].includes(control.type));
-  const method = sends ? control.getAttribute("formmethod") || form.getAttribute("method") || "get" : "";
+  // A form that says neither how nor where it is sent is sent by a script, which may do anything.
+  const asks = sends && (form.hasAttribute("action") || form.getAttribute("role") === "search") ? "get" : "";
+  const method = sends ? control.getAttribute("formmethod") || form.getAttribute("method") || asks : "";
   const caption = ["submit", "button", "image", "reset"].includes(control.type) ? control.value : "";
   const nameOf = field => squeeze(field.labels?.[0]?.innerText || field.getAttribute("aria-label") || field.placeholder
     || field.name);
   const describe = field => {
     const name = nameOf(field), box = ["checkbox", "radio"].includes(field.type);
-    if (!name || (box && !field.checked) || !(field.checkVisibility?.() ?? true)) return "";
-    const value = field.localName === "select" ? field.selectedOptions[0]?.text : field.value;
+    if (!name || (box && !(planned[name] ?? field.checked)) || !(field.checkVisibility?.() ?? true)) return "";
+    const value = planned[name] ?? (field.localName === "select" ? field.selectedOptions[0]?.text : field.value);
     const needed = field.required || field.ariaRequired === "true" ? "empty, and needed" : "empty";
     return `${name}: ${box ? "yes" : !value ? needed : field.type === "password" ? "***" : squeeze(value)}`;
   };

@@ -12,7 +12,7 @@ from dataclasses import dataclass
 from datetime import date, datetime, time
 from typing import Literal, TypeVar
 
-from agent3.protocols.nlweb.driver.page_view import Control, PageView
+from agent3.protocols.nlweb.driver.page_view import DAYS, Control, PageView
 from agent3.protocols.nlweb.driver.sentences import Clause, Target, read_targets, strip_article
 from agent3.sentences.lexicon import Language, fold
 from agent3.sentences.spans import find_spans
@@ -410,9 +410,9 @@ def fit(field: Control, value: str) -> Act | Doubt:
         if not options and len(field.options) < _FEWEST_OPTIONS:
             return Doubt("disabled", field.name)  # they depend on something else
         return Act("choose", field, (options[0],)) if len(options) == 1 else Doubt("value", value, tuple(field.options))
-    if field.kind in ("date", "time"):
+    if field.kind in ("time", *DAYS):
         moment = _parse_moment(value)
-        if field.kind == "date" and isinstance(moment, date):
+        if field.kind in DAYS and isinstance(moment, date):
             return Act("write", field, (moment.isoformat(),))
         if field.kind == "time" and isinstance(moment, time):
             return Act("write", field, (moment.strftime("%H:%M"),))

@@ -7,20 +7,25 @@ is data for matching and nothing else.
 from __future__ import annotations
 
 from collections.abc import Sequence
+from contextlib import suppress
 from dataclasses import dataclass, fields, replace
 from typing import TYPE_CHECKING
 
 from agent3.protocols.nlweb.browser.sdk import playwright
 
 if TYPE_CHECKING:
-    from playwright.async_api import ElementHandle, JSHandle, Page
+    from playwright.async_api import ElementHandle, Frame, JSHandle, Page
 
-__all__ = ["Control", "PageView", "look"]
+__all__ = ["DAYS", "Control", "PageView", "look"]
 
 _MOST_CONTROLS = 4_000
+DAYS = ("date", "calendar")
+"""Kinds of fields that take a day: one of the browser, or one that opens a calendar drawn by the page."""
 _LOOK = r"""
 most => {
   const squeeze = text => String(text ?? "").replace(/\s+/g, " ").trim().slice(0, 300);
+  // What a part of a component is drawn in, which is not always where it is written.
+  const up = node => node.assignedSlot ?? node.parentElement ?? node.getRootNode().host ?? null;
   const attribute = (node, name) => squeeze(node.getAttribute(name));
   const known = new Set(["button", "link", "tab", "menuitem", "menuitemcheckbox", "menuitemradio", "option", "checkbox",
     "radio", "switch", "textbox", "searchbox", "combobox", "slider", "spinbutton", "treeitem"]);
@@ -28,6 +33,7 @@ most => {
     image: "button", range: "slider", number: "spinbutton", search: "searchbox", hidden: "", file: ""};
   const natives = {BUTTON: "button", SUMMARY: "button", SELECT: "list", TEXTAREA: "textbox"};
   const written = "input,textarea,[contenteditable=true],[contenteditable='']";
+  const fields = "select," + written;
   // A list that is drawn: it shows what is chosen, and its options once it is pressed.
   const isDrawnList = node => !node.matches("select," + written) && !node.querySelector(written)
     && (node.matches("[role=combobox]") || (node.matches("button,[role=button]")
@@ -35,9 +41,46 @@ most => {
   // A cell that takes the focus and has nothing in it to use: it becomes a field when it is pressed twice.
   const isEditedCell = node => node.matches("td[tabindex],[role=gridcell][tabindex],[role=cell][tabindex]")
     && node.getAttribute("aria-readonly") !== "true" && !node.querySelector("input,select,textarea,button,a,[role]");
+  // A number between a button for less and one for more.
+  const stepsOf = node => {
+    const field = node.matches("input[readonly]"), text = squeeze(field ? node.value : node.textContent);
+    if (!/^\d{1,4}$/.test(text) || (!field && node.childElementCount)) return null;
+    if (node.closest("button,a,option,select,td[tabindex]")) return null;
+    for (let at = up(node), level = 0; at && level < 3; at = up(at), level++) {
+      const buttons = [...at.querySelectorAll("button,[role=button]")];
+      if (buttons.length > 2 || [...at.querySelectorAll(fields)].some(one => one !== node)) return null;
+      const [less, more] = [DOWN, UP].map(way => buttons.filter(one =>
+        way.test(squeeze(attribute(one, "aria-label") || attribute(one, "title") || one.textContent))));
+      if (buttons.length === 2 && less.length === 1 && more.length === 1 && less[0] !== more[0])
+        return {box: at, less: less[0], more: more[0]};
+    }
+    return null;
+  };
+  const DOWN = new RegExp("^[-\\u2212\\u2013]|\\b(fewer|less|decrease|decrement|minus|reduce|lower|menos|disminuir"
+    + "|reducir|restar|quitar|bajar)\\b", "i");
+  const UP = new RegExp("^\\+|\\b(more|increase|increment|plus|add|raise|más|aumentar|incrementar|sumar|añadir|subir)"
+    + "(?!\\w)", "i");
+  // A button that shows a day, or asks for one, and opens a calendar.
+  const DAY = /\b(date|day|dates|fecha|calendar|calendario)\b|\bd\u00eda\b/i;
+  const DATED = new RegExp("\\b\\d{1,2}[ ./-](de )?([a-z]{3,}|\\d{1,2})\\.?[ ./-](de )?\\d{2,4}\\b"
+    + "|\\b[a-z]{3,}\\.? \\d{1,2},? \\d{4}\\b|\\b\\d{4}-\\d\\d-\\d\\d\\b", "i");
+  const isCalendar = node => {
+    const field = node.matches("input[readonly]");
+    if (!field && !node.matches("button,[role=button],[role=combobox]:not(input)")) return false;
+    if (node.closest("td,[role=gridcell],[role=grid]")) return false;
+    const text = field ? `${node.value} ${node.placeholder}` : node.textContent, label = labelOf(node);
+    if (!label || label === squeeze(text)) return false;
+    const asks = ["dialog", "grid"].includes(attribute(node, "aria-haspopup")) ? DAY.test(label) : false;
+    return asks || DAY.test(text) || DATED.test(text);
+  };
+  // What a button is called beside its own text, which tells its value.
+  const labelOf = node => squeeze([...labelsOf(node), ...[...(node.labels ?? [])].map(one => one.textContent)]
+    .join(" "));
   const roleOf = node => {
     const role = attribute(node, "role").split(" ")[0];
+    if (isCalendar(node)) return "textbox";
     if (isDrawnList(node)) return "list";
+    if (stepsOf(node)) return "spinbutton";
     if (isEditedCell(node)) return "textbox";
     if (role === "combobox" && !node.matches("select," + written)) return "";
     if (node.matches("[role=combobox] " + "input:not([type=hidden])")) return "combobox";
@@ -47,7 +90,6 @@ most => {
     if (node.isContentEditable && !node.parentElement?.isContentEditable) return "textbox";
     return natives[node.tagName] ?? "";
   };
-  const fields = "select," + written;
   // The text of a label or a row without what is in its controls; each piece by itself where pieces are asked for.
   const controls = "select,option,textarea,button,script,style,template";
   const pieces = (node, fits = () => true) => {
@@ -77,6 +119,18 @@ most => {
     if (role === "list" && isDrawnList(node))  // its text is its value
       return squeeze(labelsOf(node).join(" ") || attribute(node, "aria-label") || labels);
     if (isEditedCell(node)) return "";
+    if (isCalendar(node)) return labelOf(node);
+    const steps = role === "spinbutton" ? stepsOf(node) : null;
+    if (steps) {
+      const group = steps.box.closest("[role=group],fieldset");
+      const own = referenced(node) || attribute(node, "aria-label") || labels;
+      const legend = squeeze(group?.querySelector("legend")?.textContent);
+      const around = group && group.querySelectorAll("button,[role=button]").length === 2
+        ? referenced(group) || attribute(group, "aria-label") || legend : "";
+      const [less, more] = [steps.less, steps.more].map(one => attribute(one, "aria-label").split(" "));
+      return own || around || squeeze(pieces(steps.box).filter(one => !/^[\d+\u2212\u2013-]+$/.test(one)).join(" "))
+        || besideOf(steps.box) || squeeze(more.filter(word => less.includes(word)).join(" "));
+    }
     const names = [referenced(node), attribute(node, "aria-label"), labels, caption, text, attribute(node, "title"),
       attribute(node, "placeholder")];
     return squeeze(names.map(squeeze).find(Boolean));
@@ -125,7 +179,7 @@ most => {
       && squeeze(one.textContent) !== squeeze(node.textContent));
   const popups = "[role=menu],[role=menubar],[role=listbox],[role=tablist],[role=tree]";
   const isRow = node => (node.matches(rows) && !node.closest(popups)) || isCard(node) || isEntry(node);
-  const rowOf = node => { for (let at = node; at; at = at.parentElement) if (isRow(at)) return at; return null; };
+  const rowOf = node => { for (let at = node; at; at = up(at)) if (isRow(at)) return at; return null; };
   const wholly = "td,th,[role=cell],[role=gridcell],b,strong,h1,h2,h3,h4,h5,h6,a,p,span";
   const title = "legend,h1,h2,h3,h4,h5,h6,[role=heading],summary,caption";
   // What has to be pressed before a hidden control can be seen: it does nothing but show it.
@@ -164,7 +218,7 @@ most => {
     ...text.split(/\s*[,;·|•()]+\s+|\s*[()]\s*|\s+[-\u2013\u2014]\s+/).map(squeeze)]))].filter(Boolean);
   const placesOf = node => {
     const found = [];
-    for (let at = node; at && found.length < 12; at = at.parentElement ?? at.getRootNode().host) {
+    for (let at = node; at && found.length < 12; at = up(at)) {
       if (at === node) continue;
       // What stands in a row inside of a row belongs to the inner one.
       if (isRow(at)) {
@@ -218,7 +272,7 @@ most => {
     if (form && !forms.includes(form)) forms.push(form);
     const expanded = node.getAttribute("aria-expanded"), popup = attribute(node, "aria-haspopup");
     const own = nameOf(node, role), opener = seen ? null : openerOf(node);
-    const drawn = role === "list" && node.tagName !== "SELECT";
+    const drawn = role === "list" && node.tagName !== "SELECT", steps = role === "spinbutton" ? stepsOf(node) : null;
     const options = drawn ? optionsOf(node) : [...(node.options ?? [])].filter(one => !one.disabled)
       .map(one => squeeze(one.label || one.text));
     const label = ["radio", "option", "checkbox", "switch"].includes(role) ? node.labels?.[0] ?? node : null;
@@ -226,14 +280,17 @@ most => {
     infos.push({
       role, name: own || columnOf(node) || besideOf(node) || (drawn ? squeeze(node.innerText) : ""),
       lead: label && own.startsWith(pieces(label)[0]) ? pieces(label)[0] : "",
-      kind: drawn ? "drawn" : isEditedCell(node) ? "cell" : node.type ?? "",
+      kind: drawn ? "drawn" : isEditedCell(node) ? "cell" : isCalendar(node) ? "calendar"
+        : steps ? "steps" : node.type ?? "",
       visible: seen && inside && !node.closest("[inert]"),
-      value: squeeze(node.tagName === "INPUT" || node.tagName === "TEXTAREA" ? node.value : ""),
+      steps: steps ? [steps.less, steps.more] : [],
+      value: squeeze(node.tagName === "INPUT" || node.tagName === "TEXTAREA" ? node.value
+        : role === "spinbutton" ? node.textContent : ""),
       checked: node.checked === true || node.getAttribute("aria-checked") === "true"
         || node.getAttribute("aria-pressed") === "true",
       toggles: node.hasAttribute("aria-pressed"), opener: opener && shown(opener) && inside ? opener : null,
       disabled: node.matches(":disabled") || node.getAttribute("aria-disabled") === "true",
-      read_only: node.readOnly === true, multiple: node.multiple === true,
+      read_only: node.readOnly === true && !isCalendar(node) && !steps, multiple: node.multiple === true,
       required: node.required === true || node.getAttribute("aria-required") === "true",
       options: options.slice(0, 500),
       form: form ? forms.indexOf(form) : -1, sends: Boolean(form) && ["submit", "image"].includes(node.type),
@@ -254,7 +311,10 @@ most => {
     for (const child of node.shadowRoot?.children ?? []) walk(child);
   };
   if (document.body) walk(document.body);
-  for (const info of infos) info.opener = info.opener ? nodes.indexOf(info.opener) : -1;
+  for (const info of infos) {
+    info.opener = info.opener ? nodes.indexOf(info.opener) : -1;
+    info.steps = info.steps.map(node => nodes.indexOf(node));
+  }
   const headings = [...document.querySelectorAll("h1,h2,h3,legend,caption")]
     .filter(one => shown(one) && !rowOf(one) && (one.tagName === "H1" || !one.closest(regions)));
   return {nodes, infos, headings: [document.title, ...headings.map(one => squeeze(one.textContent)).slice(0, 50)]};
@@ -271,6 +331,7 @@ class Control:
     table. ``lead`` is what stands first in its label. ``opens`` says that a press shows something else and does
     nothing more; ``opener`` is the index of the control that has to be pressed before a hidden one can be seen, or -1.
     ``toggles`` is a button with two states, ``menu`` one that has a menu, and ``expanded`` says that it is open.
+    ``steps`` are the buttons for less and for more of a number that stands between them.
     ``boxes`` are the boxes with a button and a field that it stands in, from the inside, where it has no form.
     """
 
@@ -301,6 +362,7 @@ class Control:
     expanded: bool
     menu: bool
     boxes: Sequence[int]
+    steps: Sequence[int]
 
     @property
     def is_field(self) -> bool:
@@ -309,7 +371,7 @@ class Control:
     @property
     def is_free(self) -> bool:
         """Whether any words may be written into it."""
-        return self.role in ("textbox", "searchbox") and self.kind not in ("date", "time", "email", "tel", "number")
+        return self.role in ("textbox", "searchbox") and self.kind not in ("time", "email", "tel", "number", *DAYS)
 
     @property
     def is_drawn(self) -> bool:
@@ -347,11 +409,27 @@ class PageView:
         ]
         return PageView(shown, self._handles, self.headings)
 
+    def adopt(self, menu: Control, before: PageView) -> PageView:
+        """As if what a menu shows, and was not to be seen before, stood where the menu does."""
+        known = {(one.role, one.name, one.form) for one in before.visible}
+        found = [
+            replace(one, row=menu.row, places=[*one.places, *menu.places], columns=menu.columns)
+            if one.visible and not one.row and one.frame == menu.frame and (one.role, one.name, one.form) not in known
+            else one
+            for one in self.controls
+        ]
+        return PageView(found, self._handles, self.headings)
+
     def opener_of(self, control: Control) -> Control | None:
         """What has to be pressed before a control can be used."""
         if control.opener < 0:
             return None
         return next(one for one in self.controls if (one.frame, one.index) == (control.frame, control.opener))
+
+    def steps_of(self, control: Control) -> list[Control]:
+        """The buttons that make a number less and more, in this order."""
+        found = {(one.frame, one.index): one for one in self.controls}
+        return [found[control.frame, index] for index in control.steps]
 
     async def element(self, control: Control) -> ElementHandle:
         """The element that was seen, and no other: it is not looked for again."""
@@ -374,10 +452,19 @@ async def look(page: Page) -> PageView:
             if frame is page.main_frame:
                 raise
             continue
+        title = "" if frame is page.main_frame else await _title_of(frame)
         # Only known fields: a page may have changed what the script relies on.
-        controls += [
-            Control(index, len(handles), **{name: row[name] for name in _READ}) for index, row in enumerate(rows)
-        ]
+        for index, row in enumerate(rows):
+            control = Control(index, len(handles), **{name: row[name] for name in _READ})
+            controls.append(replace(control, places=[*control.places, [title]]) if title else control)
         handles.append(handle)
         headings += map(str, texts)
     return PageView(controls, handles, headings)
+
+
+async def _title_of(frame: Frame) -> str:
+    """What a page calls one of its frames."""
+    with suppress(playwright().Error):
+        owner = await frame.frame_element()
+        return str(await owner.evaluate("node => (node.title || node.ariaLabel || '').replace(/\\s+/g, ' ').trim()"))
+    return ""

@@ -15,7 +15,7 @@ from datetime import date, datetime, time
 from functools import lru_cache
 
 from agent3.protocols.nlweb.driver.page_plans import Act, Doubt, Plan, fit, open_first, plan_all, shorten, strip_purpose
-from agent3.protocols.nlweb.driver.page_view import Control, PageView
+from agent3.protocols.nlweb.driver.page_view import DAYS, Control, PageView
 from agent3.protocols.nlweb.driver.sentences import Clause, parse_sentence
 from agent3.sentences.consequences import has_consequences
 from agent3.sentences.lexicon import BROAD, base_forms, fold, is_action, meanings, to_concepts
@@ -91,6 +91,7 @@ restore recover restaurar recuperar
 print imprimir
 export exportar
 mark marcar
+move mover mueve pasar
 read leer
 play reproducir
 pause pausar
@@ -154,11 +155,15 @@ def wish(view: PageView, clause: Clause, written: Sequence[Control]) -> Plan:
     text = clause.text.strip(" .!?¿¡")
     for pattern, instead in _PHRASES:
         text = pattern.sub(instead, text)
+    if not any(_does("rename", word) for one in view.controls for word in _content(one.name)[:1]):
+        text = _RENAME.sub(r"set the name of \1 \2", text)  # what no button does is written
     for pool in (view, view.reachable):
         off = clause.verb == "clear" or _STOP.match(text) is not None
         given = _give(pool, text, off=off, choosing=clause.verb == "choose")
-        if given is not None and any(_after_verb(one, _tokens(text)) is not None for one in pool.visible):
+        if given is not None and any(_is_for(one, _tokens(text)) for one in pool.visible):
             given = None  # "change my password to …" has a button of its own: the value alone is not all
+        if given is not None and _find_giving(pool, _tokens(text), given):
+            given = None  # so has "an appointment on May 2": the button that asks for one
         ways = (_press_named(pool, text, written), given, _fill(pool, text), _go(pool, clause, text))
         found = [acts for acts in ways if acts is not None]
         if len(found) > 1 and all(len(acts) == 1 and acts[0].control is found[0][0].control for acts in found):
@@ -172,6 +177,27 @@ def wish(view: PageView, clause: Clause, written: Sequence[Control]) -> Plan:
             return Doubt("several", clause.text)
     opened = _open_and_fill(view, text)
     return Doubt("words", clause.text) if opened is None else opened
+
+
+def _is_for(button: Control, tokens: Sequence[_Token]) -> bool:
+    """Whether a button is called what a sentence asks for; a mere "Add" is not what "put it on hold" asks for."""
+    if _after_verb(button, tokens) is None:
+        return False
+    name = _content(button.name)
+    return len(name) > 1 or _same(_split_verb(tokens)[0], name[0])
+
+
+def _find_giving(view: PageView, tokens: Sequence[_Token], acts: Iterable[Act] = ()) -> list[Control]:
+    """The buttons of forms that give what a sentence without a verb begins with: "Book a visit" for "a visit on …"."""
+    said = [token.plain for token in tokens if token.plain not in _FILLERS][:1]
+    if not tokens or tokens[0].plain not in _ARTICLES:
+        return []
+    forms = {(act.control.frame, act.control.form) for act in acts}
+    return [
+        one for one in view.visible
+        if one.sends and (not forms or (one.frame, one.form) in forms)
+        and any(_same(word, other) for word in _content(one.name)[1:] for other in said)
+    ]  # fmt: skip
 
 
 def _leaves_verb(view: PageView, text: str, acts: Sequence[Act]) -> bool:
@@ -241,9 +267,20 @@ def _is_like(acts: Sequence[Act], plans: Sequence[Plan]) -> bool:
 def find_menu(view: PageView, clause: Clause) -> Control | None:
     """The one menu button of the one row that a clause names by its first words, where the clause may mean an item."""
     tokens = _tokens(clause.text)
-    menus = [one for one in view.visible if one.menu and one.row and not one.expanded and not one.disabled]
-    named = [one for one in menus if _names_row(tokens, one)]
+    menus = [
+        one for one in view.visible
+        if one.row and not one.expanded and not one.disabled and one.role == "button" and _is_menu(one)
+    ]  # fmt: skip
+    said = [token for token in tokens if token.plain not in _FILLERS]
+    named = [one for one in menus if _names_row(tokens, one)] or [one for one in menus if _says_row(said, one)]
     return named[0] if len(named) == 1 else None
+
+
+def _is_menu(control: Control) -> bool:
+    """Whether a button opens the menu of its row: it says so, or is called nothing but that or three dots."""
+    said = {*_content(control.name)}
+    bare = not re.search(r"\w", control.name)
+    return control.menu or bare or bool(said & _MENU_WORDS and said <= {*_MENU_WORDS, *_row_words(control)})
 
 
 def _names_row(tokens: Sequence[_Token], control: Control) -> bool:
@@ -257,6 +294,7 @@ def _names_row(tokens: Sequence[_Token], control: Control) -> bool:
     return False
 
 
+_MENU_WORDS = frozenset("more actions options menu mas acciones opciones".split())
 _AND = re.compile(r",\s+(?:and\s+|y\s+)?|\s+(?:and|y)\s+", re.IGNORECASE)
 _MOST_PARTS = 6
 _TO_END = re.compile(r"\b(?:to|from|in|of|as|a|de|en|como)\s.+$", re.IGNORECASE)
@@ -278,6 +316,7 @@ _PHRASES = [
     )
 ]
 """Verbs of several words."""
+_RENAME = re.compile(r"^(?:rename|renombra) (.+?) (to|as|a|como)\b", re.IGNORECASE)
 
 
 # Words
@@ -348,9 +387,17 @@ def _stem(word: str) -> str:
     return word
 
 
+_PLURALS = re.compile(r"(?<=[ndlrzj])es$")
+
+
 def _same(one: str, other: str) -> bool:
-    """The same word, in the singular or the plural."""
-    return one == other or _stem(one) == _stem(other)
+    """The same word, in the singular or the plural ("pan" and "panes")."""
+    return one == other or _stem(one) == _stem(other) or one in _bare_plural(other) or other in _bare_plural(one)
+
+
+@lru_cache(maxsize=20_000)
+def _bare_plural(word: str) -> tuple[str, ...]:
+    return (_PLURALS.sub("", word),) if len(word) > 4 else ()
 
 
 def _alike(one: str, other: str) -> bool:
@@ -471,6 +518,12 @@ def _press_named(view: PageView, text: str, written: Sequence[Control]) -> list[
             found += [[Act("check", box), Act("press", button)] for box in _marks(view, button, left, headings)]
     exact = [acts for acts in found if _same(_split_verb(tokens)[0], (_content(acts[-1].control.name) or [""])[0])]
     found = exact or found
+    said = [token.plain for token in tokens]  # "Move to Done" is said by its very words, "Move to To do" is not
+    exact = [
+        acts for acts in found
+        if all(any(_same(word, one) for one in said) for word in _content(acts[-1].control.name)[1:])
+    ]  # fmt: skip
+    found = exact or found
     return found[0] if len(found) == 1 else None
 
 
@@ -479,6 +532,9 @@ def _is_blank(view: PageView, button: Control, written: Sequence[Control]) -> bo
     if not button.sends and any(one.sends and one.form == button.form >= 0 for one in view.visible):
         return False  # another one sends them
     texts = [one for one in view.visible if one.role == "textbox" and not one.row and _is_beside(one, button)]
+    if button.form < 0 and not button.boxes:  # on a bare page a field goes with the next button
+        buttons = [one.index for one in view.visible if one.role == "button" and one.frame == button.frame]
+        texts = [one for one in texts if min((n for n in buttons if n > one.index), default=-1) == button.index]
     return bool(texts) and not button.row and not any(one.value or one in written for one in texts)
 
 
@@ -488,7 +544,7 @@ def _is_beside(field: Control, other: Control) -> bool:
         return False
     if field.form >= 0:
         return True
-    near = not other.boxes or other.boxes[0] in field.boxes
+    near = other.boxes[0] in field.boxes if other.boxes else field.boxes[-1:] == other.boxes[-1:]
     return near and field.places[:1] == other.places[:1] and field.opener == other.opener
 
 
@@ -506,7 +562,11 @@ def _after_verb(button: Control, tokens: Sequence[_Token], meant: Iterable[str] 
     missing = [word for word in name if word not in _GENERIC and not word.isdigit() and not _is_any(word, said)]
     known = [*meant]
     missing = [word for word in missing if not any(_does(one, word) for one in said) and _stem(word) not in known]
+    missing += _ONE & {*re.findall(r"\w+", fold(button.name))} - {token.plain for token in rest}  # "remove one"
     return None if missing else rest
+
+
+_ONE = frozenset("one uno una".split())
 
 
 def _only_alike(token: _Token, button: Control, headings: Sequence[str]) -> bool:
@@ -621,7 +681,7 @@ def _give(view: PageView, text: str, *, off: bool = False, choosing: bool = Fals
         ]  # fmt: skip
         fields = [one for one in own if _is_given(one, view, verb) and (one.is_box or one.toggles or not off)]
         if choosing:
-            fields = [one for one in fields if one.role not in ("textbox", "combobox") or one.kind in ("date", "time")]
+            fields = [one for one in fields if one.role not in ("textbox", "combobox") or one.kind in ("time", *DAYS)]
         if acting:
             fields = [
                 one for one in fields
@@ -716,10 +776,21 @@ def _fill(view: PageView, text: str) -> list[Act] | None:
         rest = [token for token in tokens if token.start >= login.end()]
     else:
         fitting = [one for one in view.visible if not one.row and not one.opens and not one.toolbar]
+        verb, rest = _split_verb(tokens)
         buttons = [one for one in fitting if _after_verb(one, tokens) is not None]
-        rest = _split_verb(tokens)[1]
+        if not buttons and (giving := _find_giving(view, tokens)):
+            found = [acts for one in giving if (acts := _fill_form(view, view.visible, one, text, tokens))]
+            return found[0] if len(found) == 1 else None
+        if not buttons:  # "send 20 euros to Ann" says what is sent by what the form asks for
+            buttons = [one for one in fitting if one.sends and _same(verb, (_content(one.name) or [""])[0])]
+            found = [acts for one in buttons if (acts := _fill_form(view, view.visible, one, text, rest))]
+            return found[0] if len(found) == 1 and len(found[0]) > _FEWEST_SAID else None
     found = [acts for button in buttons if (acts := _fill_form(view, view.visible, button, text, rest))]
     return found[0] if len(found) == 1 else None
+
+
+_FEWEST_SAID = 2
+"""How many values tell what a form sends, where its button is named by its verb alone."""
 
 
 def _fill_form(
@@ -807,7 +878,7 @@ class _Filling:
         spans = [
             span
             for span in find_spans(self._text, datetime.now())  # noqa: DTZ005 - the user's own day
-            if self._tokens and span.start >= self._tokens[0].start and span.unit != "article"
+            if self._tokens and span.start >= self._tokens[0].start
         ]
         ok = (
             self._take_dates(spans)
@@ -837,8 +908,10 @@ class _Filling:
     def _take_dates(self, spans: Sequence[Span]) -> bool:
         """As many dates as there are fields that need one, in the order of the sentence; and one time."""
         dates = [span for span in spans if span.kind == "date"]
-        fields = [one for one in self._fields if one.kind == "date"]
-        if dates and (
+        fields = [one for one in self._fields if one.kind in DAYS]
+        if dates and (named := self._name_dates(dates, fields)):
+            fields = named
+        elif dates and (
             len(dates) > len(fields)
             or any(one.required for one in fields[len(dates) :])
             or (len(dates) < len(fields) and not any(one.required for one in fields))
@@ -857,9 +930,22 @@ class _Filling:
             return self._put(Act("write", clocks[0], (times[0].value.strftime("%H:%M"),)))
         return True
 
+    def _name_dates(self, dates: Sequence[Span], fields: Sequence[Control]) -> list[Control]:
+        """The field of each date by the words before it, where each has one of its own: "I arrive on May 2, 2027"."""
+        found, start = list[Control](), 0
+        for span in dates:
+            said = [token.plain for token in _tokens(self._text[start : span.start]) if token.plain not in _FILLERS]
+            near = [
+                one for one in fields if one not in found and any(_is_any(word, said) for word in _content(one.name))
+            ]
+            if len(near) != 1 or span.other is not None or not isinstance(span.value, date):
+                return []
+            found, start = [*found, *near], span.end
+        return found
+
     def _take_announced(self) -> bool:
         """A value after the name of its field: "password s3cret", "from Rome", "my city is Rome", "called Ann"."""
-        texts = [one for one in self._fields if one.role in _WRITTEN and one.kind not in ("date", "time")]
+        texts = [one for one in self._fields if one.role in _WRITTEN and one.kind not in ("time", *DAYS)]
         index = 0
         while index < len(self._tokens):
             token = self._tokens[index]
@@ -1032,8 +1118,10 @@ class _Filling:
     def _take_spans(self, spans: Sequence[Span]) -> bool:
         """Addresses, amounts, and numbers of something."""
         for span in spans:
+            if span.unit == "article" and span.kind != "number":
+                continue
             inside = [token for token in self._tokens if token.start >= span.start and token.end <= span.end]
-            if all(token.plain in _FILLERS for token in inside):
+            if span.unit != "article" and all(token.plain in _FILLERS for token in inside):
                 continue
             if span.kind == "email":
                 fields = [one for one in self._fields if one.kind == "email" and self._is_free(one)]
@@ -1043,7 +1131,7 @@ class _Filling:
                     one for one in self._fields
                     if one.role in ("textbox", "spinbutton") and self._is_free(one) and _AMOUNTS & {*_content(one.name)}
                 ]  # fmt: skip
-                value = f"{span.value:g}"
+                value = f"{span.value:g}" if span.value == int(span.value) else f"{span.value:.2f}"
             elif span.kind == "number":
                 after = next((token.plain for token in self._tokens if token.start >= span.end), "")
                 fields = [
@@ -1056,6 +1144,8 @@ class _Filling:
                 continue
             else:
                 return False
+            if span.unit == "article" and len(fields) != 1:
+                continue  # "a" is no number, unless it is of what a field counts: "one child"
             if len(fields) != 1 or not self._put(fit(fields[0], value)):
                 return False
             self._drop(span.start, span.end)
@@ -1105,7 +1195,7 @@ _ANNOUNCED = [
         line.partition(":")
         for line in """
 from de desde: from desde origin origen salida company organisation organization empresa
-to a hasta hacia: to hasta destination destino recipient beneficiary destinatario beneficiario
+to a hasta hacia: to hasta destination destino recipient payee beneficiary destinatario beneficiario
 in en: city ciudad location ubicacion place lugar
 called named titled entitled llamado llamada titulado titulada: name title nombre titulo
 saying says diciendo diga dice: message body text comment mensaje texto comentario cuerpo

@@ -22,7 +22,7 @@ __all__ = ["Fingerprint", "digest", "digest_words", "parse_fingerprint", "role_f
 _SAME_ROLE = {"searchbox": "textbox"}
 """What ARIA calls a kind of the other."""
 _MOST_WORDS = 100
-_TEXTS = ("name", "test", "id", "field", "placeholder", "title", "href", "query", "near", "wide", "heading")
+_TEXTS = ("name", "test", "id", "field", "placeholder", "title", "href", "query", "near", "wide", "row", "heading")
 _SPLIT = re.compile(r"(?<=[a-z0-9])(?=[A-Z])")
 _WORD = re.compile(r"[^\W_]+")
 
@@ -45,6 +45,7 @@ class Fingerprint(Struct, frozen=True, omit_defaults=True):
     classes: tuple[str, ...] = ()
     near: tuple[str, ...] = ()
     wide: tuple[str, ...] = ()
+    row: tuple[str, ...] = ()
     heading: tuple[str, ...] = ()
     fields: tuple[str, ...] = ()
     path: tuple[str, ...] = ()
@@ -68,7 +69,7 @@ def parse_fingerprint(seen: dict[str, Any], given: Sequence[tuple[str, str]] = (
     if given:
         seen = {**seen, **{key: _mask(str(seen.get(key) or ""), given) for key in _TEXTS}}
     seen = well_formed(seen)
-    around = {key: digest_words(str(seen.get(key) or "")) for key in ("near", "wide", "heading")}
+    around = {key: digest_words(str(seen.get(key) or "")) for key in ("near", "wide", "row", "heading")}
     box = tuple(round(float(edge), 3) for edge in seen["box"])
     query = str(seen.get("query") or "").lstrip("?")
     return convert({**seen, **around, "box": box, "query": digest(query) if query else ""}, Fingerprint)

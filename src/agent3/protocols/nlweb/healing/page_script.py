@@ -57,9 +57,11 @@ const label = one => {
 };
 const inner = one => words(one) || cut(one.querySelector('img[alt], svg[aria-label]')?.getAttribute('alt')
   ?? one.querySelector('[aria-label]')?.getAttribute('aria-label') ?? one.querySelector('svg title')?.textContent);
-const name = one => cut(refer(one)) || cut(one.getAttribute('aria-label')) || (pressed(one) ? cut(one.value || one.alt)
-  : control(one) ? label(one) : inner(one)) || cut(one.getAttribute('alt')) || cut(one.getAttribute('title'))
-  || cut(one.getAttribute('placeholder'));
+const names = new WeakMap();
+const name = one => names.get(one) ?? (names.set(one, nameOf(one)), names.get(one));
+const nameOf = one => cut(refer(one)) || cut(one.getAttribute('aria-label')) || (pressed(one)
+  ? cut(one.value || one.alt) : control(one) ? label(one) : inner(one)) || cut(one.getAttribute('alt'))
+  || cut(one.getAttribute('title')) || cut(one.getAttribute('placeholder'));
 const shown = one => {
   const box = one.getBoundingClientRect();
   const far = box.right + scrollX <= 0 || box.bottom + scrollY <= 0;
@@ -80,6 +82,16 @@ const near = one => {
     node = above(node);
   }
   return text;
+};
+// The words of all that an element has to itself where others are called the same: its row, whatever that is made of.
+const row = one => {
+  const [kind, called] = [role(one), name(one)];
+  const twins = [...one.getRootNode().querySelectorAll(one.localName)].slice(0, 400)
+    .filter(each => each !== one && role(each) === kind && name(each) === called);
+  if (!twins.length) return '';
+  let own = one;
+  for (let node = above(one); node && !twins.some(each => node.contains(each)); node = above(node)) own = node;
+  return own === one ? '' : gather(own, 300, [one, ...(one.labels ?? [])], true);
 };
 // The words of the whole part of the page that an element, or its form, stands in.
 const wide = one => {
@@ -163,7 +175,7 @@ const read = (one, given = []) => ({
   href: one.tagName === 'A' ? cut(one.pathname || one.getAttribute('href')?.split(/[?#]/)[0]) : '',
   query: one.tagName === 'A' ? cut(one.search || one.getAttribute('href')?.split('?')[1]?.split('#')[0], 500) : '',
   classes: [...one.classList].slice(0, 8).map(each => cut(each, 60)), near: near(one),
-  wide: wide(one), heading: heading(one),
+  wide: wide(one), row: row(one), heading: heading(one),
   fields: fields(one), path: path(one), box: place(one), shown: shown(one),
   landmark: one.closest('form, nav, header, footer, aside, dialog, [role=dialog], main')?.tagName.toLowerCase() ?? '',
 });

@@ -27,6 +27,8 @@ _STRONG_CONTEXT = 0.75
 _BESIDE = ((0.75, 0.25), (0.62, 0.3))
 """How much of what stood beside an element must stand beside one of several alike, and how much more than beside the
 others: buttons of rows are told apart by their rows."""
+_ROW_KEPT, _ROW_AHEAD = 0.3, 0.2
+"""How much of its row's own words must be left, and how much more than of the others'."""
 _CROSSING = frozenset({"button", "link"})
 """Roles that a redesign exchanges for each other."""
 
@@ -146,6 +148,8 @@ def _tell_apart(
     known: Fingerprint, candidates: Sequence[Fingerprint], rivals: Sequence[Scored]
 ) -> tuple[Scored, float] | None:
     """The one of several alike that stands beside the same words, and by how much more than the others."""
+    if known.row and all(candidates[one.index].row for one in rivals):
+        return _tell_by_row(known, candidates, rivals)
     if len(set(known.near)) < 2:
         return None
     beside = sorted(
@@ -154,6 +158,29 @@ def _tell_apart(
     (most, first), (next_, _) = beside[:2]
     is_told = any(most >= enough and most - next_ >= ahead for enough, ahead in _BESIDE)
     return (first, most - next_) if is_told else None
+
+
+def _tell_by_row(
+    known: Fingerprint, candidates: Sequence[Fingerprint], rivals: Sequence[Scored]
+) -> tuple[Scored, float] | None:
+    """The one in the row that begins as the remembered one did, and has more of its own words than any other.
+
+    Words that all rows have tell nothing. The first of the others says whose row it is; what comes after it changes.
+    """
+    rows = [set(candidates[one.index].row) for one in rivals]
+    shared = set.intersection(*rows) if len(rows) > 1 else set()
+    own = [word for word in known.row if word not in shared]
+    if not own:
+        return None
+    ranked = sorted(
+        ((len(row.intersection(own)) / len(set(own)), one) for row, one in zip(rows, rivals, strict=True)
+         if own[0] == next((word for word in candidates[one.index].row if word not in shared), "")),
+        key=lambda two: -two[0],
+    )  # fmt: skip
+    if not ranked or ranked[0][0] < _ROW_KEPT:
+        return None
+    ahead = ranked[0][0] - (ranked[1][0] if len(ranked) > 1 else 0.0)
+    return (ranked[0][1], ahead) if ahead >= _ROW_AHEAD else None
 
 
 def _find_crossing_doubt(known: Fingerprint, other: Fingerprint) -> str:
