@@ -39,6 +39,7 @@ _UNANSWERED_SECONDS = 1.5
 _SUGGESTED_SECONDS = 1.5
 """How long a field may take to suggest options, and a page to show what the next part of a sentence needs."""
 _MOST_KEYS = 200
+_TRIES = 2
 _MOST_SEEN = 8
 _LOADING_SECONDS = 5.0
 """How long a page that says that it is loading is waited for."""
@@ -318,12 +319,16 @@ class _Operator:
         for number, act in enumerate(acts):
             self.used.append(act.control)
             last = number == len(acts) - 1
-            try:
-                shows = await self._act(act, await self._find_again(view, act.control), following if last else ())
-            except playwright().Error:
-                if self._page.is_closed():
-                    raise
-                shows = Doubt("disabled", act.control.name)  # covered, moving, or gone
+            shows: bool | Doubt = Doubt("disabled", act.control.name)  # covered, moving, or gone
+            for _ in range(_TRIES):
+                try:
+                    shows = await self._act(act, await self._find_again(view, act.control), following if last else ())
+                    break
+                except playwright().Error as error:
+                    if self._page.is_closed():
+                        raise
+                    if "not attached" not in error.message:
+                        break  # else the page was drawn anew at that very moment, and nothing was done
             if self._refusal is not None:
                 raise self._refusal
             if isinstance(shows, Doubt):
@@ -397,7 +402,9 @@ class _Operator:
         if await element.evaluate("node => node.isConnected"):
             return element
         anew = await look(self._page)
-        same = [one for one in anew.controls if _lasting(one) == _lasting(control)]
+        known = (control.role, control.name, control.row, control.places)
+        same = [one for one in anew.controls if (one.role, one.name, one.row, one.places) == known]
+        same = same or [one for one in anew.controls if _lasting(one) == _lasting(control)]
         return await anew.element(same[0]) if len(same) == 1 else element
 
     async def settle(self) -> None:
