@@ -7,6 +7,7 @@ from typing import Any
 
 import msgspec
 import pytest
+from msgspec.structs import replace
 
 from agent3.calls.jobs import Job, Line
 from agent3.errors import ValidationError
@@ -28,6 +29,7 @@ from agent3.protocols.a2a.door.projection import (
     stored_in,
 )
 from agent3.protocols.a2a.door.streams import fold
+from agent3.protocols.a2a.peer.translation import TaskFold, to_outcome
 from agent3.protocols.a2a.wire.types import (
     Artifact,
     ArtifactUpdate,
@@ -37,6 +39,7 @@ from agent3.protocols.a2a.wire.types import (
     Part,
     Role,
     State,
+    Status,
     StatusUpdate,
 )
 
@@ -195,6 +198,38 @@ def test_what_was_streamed_whole_is_not_told_again_and_the_last_words_close_it()
     assert closing.status.message.parts == (Part(text="Request is completed!"),)
     assert seen.task().status == closing.status
     assert [artifact.parts for artifact in seen.task().artifacts] == [(Part(text="one two"),), (Part(data=1),)]
+
+
+@pytest.mark.parametrize("streamed", [True, False])
+def test_what_an_agent_says_of_its_artifacts_reaches_the_caller_of_a_gateway(streamed: bool) -> None:
+    first, second = (
+        Artifact(
+            artifact_id=name,
+            name=f"The {name}",
+            description="a paper",
+            parts=(Part(text=name),),
+            metadata={"pages": 2},
+            extensions=("https://ext.example/paper",),
+        )
+        for name in ("offer", "terms")
+    )
+    bye = Message(message_id="m", role=Role.AGENT, parts=(Part(text="that is all"),), metadata={"bye": True})
+    status = Status(state=State.COMPLETED, message=bye)
+    heard = TaskFold()
+    pieces = [heard.add(ArtifactUpdate(task_id="t", artifact=one, last_chunk=True))[0] for one in (first, second)]
+    heard.add(StatusUpdate(task_id="t", status=status))
+    result = heard.result()
+    assert result is not None
+    outcome = to_outcome(result, a_job().call)
+    lines = [Line(replace(piece, seq=number), AT) for number, piece in enumerate(pieces)] if streamed else []
+    seen, items = told(*lines, turn(outcome))
+    assert [item.artifact for item in items if isinstance(item, ArtifactUpdate)] == list(seen.task().artifacts)
+    shown = {artifact.name: artifact for artifact in seen.task().artifacts}
+    assert shown["The terms"] == second
+    assert shown["The offer"] == replace(first, artifact_id="result"), "the first one is the result"
+    message = seen.task().status.message
+    assert message is not None
+    assert (message.parts, message.metadata) == (bye.parts, bye.metadata)
 
 
 def test_a_result_that_is_not_what_was_streamed_replaces_it() -> None:

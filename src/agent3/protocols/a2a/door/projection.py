@@ -38,7 +38,10 @@ from agent3.protocols.a2a.wire.types import (
 from agent3.schema.coercion import from_words
 
 __all__ = [
+    "EXTENSIONS",
     "META",
+    "META_ABOUT",
+    "META_SAID_WITH",
     "Growing",
     "Link",
     "Projection",
@@ -64,11 +67,20 @@ META: Final = "a2a"
 """The key in a call's ``meta`` of what only A2A knows of it, and in a capability's of how it answers."""
 META_SAID: Final = "said"
 """The key in a result's ``meta`` of what the agent said when it was done, beside the result."""
+META_SAID_WITH: Final = "a2a.said_with"
+"""The same of the metadata of what it said."""
+META_ABOUT: Final = "a2a.about"
+"""The key in a result's ``meta``, and in the ``data`` of its first piece, of its name, description and metadata."""
+EXTENSIONS: Final = "a2a.extensions"
+"""The key in an artifact's ``meta`` of the extensions that it is written by."""
 _WIDTH: Final = 10
 """Bits of a number that tell the items of one event apart."""
 _REJECTED: Final = frozenset({"rejected", "declined"})
 _INTERRUPTED: Final = frozenset({State.INPUT_REQUIRED, State.AUTH_REQUIRED})
 _RESULT: Final = "result"
+_BARE_RESULT: Final = Made(_RESULT)
+_NOTHING_SAID: Final = (None, None, ())
+"""Of an artifact without a description, metadata and extensions."""
 _ACTIONS: Final = ("accept", "decline", "cancel")
 _STORED: Final = "artifact:"
 _outcomes: Any = Done | Failed | Needs | Working
@@ -221,8 +233,10 @@ def _status_message(
         return (Part(text=outcome.text),) if outcome.text else (), None
     if is_plain:
         return parts_out(outcome.parts, link), None
-    said = outcome.meta.get(META_SAID)
-    return (Part(text=said),) if isinstance(said, str) and said else (), None
+    said, metadata = outcome.meta.get(META_SAID), outcome.meta.get(META_SAID_WITH)
+    return (Part(text=said),) if isinstance(said, str) and said else (), metadata if isinstance(
+        metadata, dict
+    ) else None
 
 
 def answers_to(questions: Sequence[Question], message: Message) -> dict[str, Answer]:
@@ -264,7 +278,7 @@ def project_finished(job: Job, link: Link | None, history_length: int | None) ->
     outcome, call = job.outcome, job.call
     if job.seq != 1 or job.turn != 1 or not isinstance(outcome, Done) or is_message(call, outcome):
         return None
-    if META_SAID in outcome.meta:
+    if META_SAID in outcome.meta or META_ABOUT in outcome.meta:
         return None
     name: str = call.meta.get(META_ALIAS) or job.id
     context = call.context or job.id
@@ -331,6 +345,11 @@ class Growing:
     def __init__(self, artifact: Artifact):
         self._artifact = artifact
         self._pieces = [artifact.parts]
+
+    @property
+    def about(self) -> tuple[Any, ...]:
+        """What is said of it."""
+        return self._artifact.description, self._artifact.metadata, self._artifact.extensions
 
     def add(self, piece: Artifact) -> None:
         """Add a piece."""
@@ -475,7 +494,7 @@ class Projection:
         chunks = self._streamed[name] = self._streamed.get(name) or _Chunks() if continues else _Chunks()
         chunks.add(event.parts)
         chunks.ended = event.last
-        piece = Artifact(artifact_id=name, name=event.name, parts=parts_out(event.parts, self._link))
+        piece = _artifact(replace(_result_of(event.data), id=name, name=event.name, parts=event.parts), self._link)
         if known is not None and continues:
             known.add(piece)
         else:
@@ -488,7 +507,8 @@ class Projection:
         items: list[Item] = []
         is_plain = is_message(self._job.call, outcome)
         if isinstance(outcome, (Done, Failed)) and not is_plain:
-            for made in (*outcome.artifacts, *((Made(_RESULT, parts=outcome.parts),) if outcome.parts else ())):
+            main = replace(_result_of(outcome.meta), parts=outcome.parts) if isinstance(outcome, Done) else None
+            for made in (*outcome.artifacts, *((main or Made(_RESULT, parts=outcome.parts),) if outcome.parts else ())):
                 items += self._complete_artifact(made)
         parts, metadata = _status_message(outcome, is_plain, self._link)
         message = agent_message(self.id, self.context, seq, parts, metadata=metadata) if parts else None
@@ -503,7 +523,7 @@ class Projection:
         artifact = _artifact(made, self._link)
         known, chunks = self._artifacts.get(made.id), self._streamed.get(made.id)
         rest = chunks.rest_of(made.parts) if chunks is not None else None
-        is_bare = made.description is None and not made.meta
+        is_bare = (known.about if known is not None else _NOTHING_SAID) == Growing(artifact).about
         told = rest == "" or (chunks is not None and chunks.ended and known is not None and _is_same(known, artifact))
         self._artifacts[made.id] = Growing(artifact)
         if told and is_bare:
@@ -518,13 +538,21 @@ def _is_same(known: Growing, artifact: Artifact) -> bool:
     return known.whole().parts == artifact.parts
 
 
+def _result_of(meta: Any) -> Made:
+    """The result without its parts, as ``meta`` says that it is called and described."""
+    about = meta.get(META_ABOUT) if isinstance(meta, dict) else None
+    return msgspec.convert({**about, "id": _RESULT}, Made) if isinstance(about, dict) else _BARE_RESULT
+
+
 def _artifact(made: Made, link: Link | None) -> Artifact:
+    metadata = {name: value for name, value in made.meta.items() if name != EXTENSIONS}
     return Artifact(
         artifact_id=made.id,
         name=made.name,
         description=made.description,
         parts=parts_out(made.parts, link),
-        metadata=made.meta or None,
+        metadata=metadata or None,
+        extensions=tuple(made.meta.get(EXTENSIONS) or ()),
     )
 
 

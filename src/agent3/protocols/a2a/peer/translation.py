@@ -39,7 +39,16 @@ from agent3.model import (
     text_of,
 )
 from agent3.protocols.a2a.cards.extensions import DEADLINE, IDEMPOTENT, SCHEMAS, TRACEABILITY, USAGE
-from agent3.protocols.a2a.door.projection import META, META_SAID, Growing, parts_in, parts_out
+from agent3.protocols.a2a.door.projection import (
+    EXTENSIONS,
+    META,
+    META_ABOUT,
+    META_SAID,
+    META_SAID_WITH,
+    Growing,
+    parts_in,
+    parts_out,
+)
 from agent3.protocols.a2a.peer.credentials import ORIGINS, named_origins
 from agent3.protocols.a2a.wire.types import (
     Artifact,
@@ -348,6 +357,7 @@ class TaskFold:
             parts=parts_in(artifact.parts),
             append=append,
             last=last,
+            data=None if append else _about(artifact) or None,
         )
 
 
@@ -382,16 +392,18 @@ def to_outcome(result: Task | Message, call: Call) -> Outcome:
         return Working({"task": result.id, "context": result.context_id or None}, poll=_POLL_SECONDS, text=text)
     parts: tuple[model.Part, ...] = ()
     others: tuple[model.Artifact, ...] = ()
+    about: dict[str, Any] = {}
     if result.artifacts:
         main = next((each for each in result.artifacts if each.artifact_id == _RESULT), result.artifacts[0])
         parts = parts_in(main.parts)
+        about = _about(main)
         others = tuple(
             model.Artifact(
                 each.artifact_id,
                 name=each.name,
                 description=each.description,
                 parts=parts_in(each.parts),
-                meta=each.metadata or {},
+                meta=_meta_of(each),
             )
             for each in result.artifacts
             if each is not main
@@ -399,8 +411,10 @@ def to_outcome(result: Task | Message, call: Call) -> Outcome:
     usage = _usage(result.metadata)
     if status.state is State.COMPLETED:
         said = parts_in(status.message.parts) if status.message is not None else ()
-        meta = {META_SAID: text_of(said)[:_MOST_TEXT]} if said and parts else {}
-        return Done(parts or said, others, usage=usage, meta=meta)
+        if said and parts and status.message is not None:
+            with_it = {META_SAID_WITH: status.message.metadata} if status.message.metadata else {}
+            about = {**about, META_SAID: text_of(said)[:_MOST_TEXT], **with_it}
+        return Done(parts or said, others, usage=usage, meta=about)
     # Agents of ours also say by which error they failed; only errors that a target can cause are believed.
     code, reason = _FAILURES[status.state]
     told = (status.message.metadata if status.message is not None else None) or result.metadata or {}
@@ -415,6 +429,17 @@ def to_outcome(result: Task | Message, call: Call) -> Outcome:
         artifacts=others,
         usage=usage,
     )
+
+
+def _about(artifact: Artifact) -> dict[str, Any]:
+    """What the agent says of its result, beside the parts."""
+    about = {"name": artifact.name, "description": artifact.description, "meta": _meta_of(artifact)}
+    said = {name: value for name, value in about.items() if value}
+    return {META_ABOUT: said} if said else {}
+
+
+def _meta_of(artifact: Artifact) -> dict[str, Any]:
+    return {**(artifact.metadata or {}), **({EXTENSIONS: list(artifact.extensions)} if artifact.extensions else {})}
 
 
 def _usage(metadata: Mapping[str, Any] | None) -> Usage | None:
