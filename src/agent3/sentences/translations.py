@@ -181,7 +181,7 @@ encrypt cifrar encriptar; engrave grabar; enrol inscribir matricular; enroll ins
 enter introducir ingresar; estimate estimar calcular; evacuate evacuar; evaluate evaluar; examine examinar;
 exchange intercambiar; expire caducar; export exportar; extend prorrogar ampliar extender; extinguish apagar extinguir;
 extract extraer; fade atenuar; feed alimentar; ferment fermentar; fertilize abonar; fill llenar rellenar;
-filter filtrar; find encontrar hallar buscar; fine multar; fire cocer hornear; fish pescar; fix arreglar reparar;
+filter filtrar; find encontrar buscar; fine multar; fire cocer hornear; fish pescar; fix arreglar reparar;
 fly volar sobrevolar; format formatear; foster acoger; freeze congelar; fry freir; gather reunir; grade calificar;
 grant conceder otorgar; greet saludar; grill asar; grind moler; group agrupar; guard vigilar; guide guiar;
 halt detener; hang colgar; harvest cosechar; heal curar; heat calentar; hide ocultar esconder; hire contratar alquilar;
