@@ -77,7 +77,13 @@ def test_ci_runs_what_everybody_runs() -> None:
 HANGS = 'echo tests/test_x.py::test_y > "$TESTS_UNDER_WAY/$$"; setsid sleep 600 & echo "left $!"; exec sleep 600'
 
 
-@pytest.mark.parametrize(("command", "code"), [(HANGS, 124), ("setsid sleep 600 & echo left $!; exit 3", 3)])
+# Waits for the end of an orphan, as tests do that killed its parent.
+LEAVES = (
+    "orphan=$(sleep 0.1 >&2 & echo $!); while kill -0 $orphan; do sleep 0.02; done; setsid sleep 600 & echo left $!"
+)
+
+
+@pytest.mark.parametrize(("command", "code"), [(HANGS, 124), (f"{LEAVES}; exit 3", 3)])
 def test_a_run_of_tests_ends_in_time_and_leaves_no_process(command: str, code: int) -> None:
     watchdog = [sys.executable, "-m", "tests.support.watchdog"]
     ended, said = run(*watchdog, "5", "bash", "-c", command, cwd=ROOT)

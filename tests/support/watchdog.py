@@ -47,14 +47,28 @@ def main(limit: float, command: list[str]) -> int:
         Path(files).chmod(0o755)  # PostgreSQL runs as a user of its own
         try:
             process = subprocess.Popen(command, env={**os.environ, UNDER_WAY: notes, "TMPDIR": files})
-            try:
-                return process.wait(limit)
-            except subprocess.TimeoutExpired:
+            if (code := _wait(process, limit)) is None:
                 _say(f"== not ended after {limit:g} s")
                 _report(Path(notes))
-                return _TIMED_OUT
+                _wait(process, 60)  # it tells what failed until then
+            return _TIMED_OUT if code is None else code
         finally:
             _end_all()
+
+
+def _wait(process: subprocess.Popen[bytes], limit: float) -> int | None:
+    """The exit code, or None when the time is over. Meanwhile nothing that became our child stays there as a zombie:
+    a test may wait for its end.
+    """
+    deadline = time.monotonic() + limit
+    while time.monotonic() < deadline:
+        pid, status = os.waitpid(-1, os.WNOHANG)
+        if pid == process.pid:
+            process.returncode = os.waitstatus_to_exitcode(status)
+            return process.returncode
+        if not pid:
+            time.sleep(0.02)
+    return None
 
 
 def _report(notes: Path) -> None:
