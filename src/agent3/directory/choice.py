@@ -17,6 +17,7 @@ from agent3.directory.meaning import WORDS, Encoder, encode_message
 from agent3.directory.search import Index, Match, Ranking
 from agent3.directory.words import spell, terms
 from agent3.model import Agent, Capability
+from agent3.sentences import Understood, free_text, read
 from agent3.sentences.lexicon import BROAD, EMPTY, fold, is_action, meanings
 from agent3.sentences.phrases import match_phrases
 from agent3.sentences.slots import split_name
@@ -45,7 +46,7 @@ _NEAR = 20
 
 
 def index_capabilities(capabilities: Iterable[Capability]) -> Index:
-    """An index over capabilities without their agent. A tenth of a millisecond for each: many belong into a thread."""
+    """An index over capabilities without their agent. A tenth of a millisecond for each: many are done in a thread."""
     index = Index()
     for capability in capabilities:
         documents = documents_of(Agent(id="", name="", capabilities=(capability,)))
@@ -82,10 +83,13 @@ class Choices:
 
     def choose(self, offered: Sequence[Capability], message: str, now: float) -> Capability | None:
         """The offered capability that a message clearly means: by the form of its own phrases, by words and meaning,
-        by its name; else by what the message speaks of, such as sums and dates. None where that is not clear, or where
-        none of them comes near.
+        by its name; else by what the message speaks of, such as sums and dates, or by the only one that has a place for
+        each of its words. None where that is not clear, or where none of them comes near.
         """
         message = message[:LONGEST]
+        return self._choose(offered, message, now) or _choose_by_reading(self.index, offered, message, now)
+
+    def _choose(self, offered: Sequence[Capability], message: str, now: float) -> Capability | None:
         ranking = self.index.rank(message)
         if (phrased := _choose_by_phrase(ranking, offered, message)) is not None:
             return phrased
@@ -198,6 +202,30 @@ def closest(index: Index, offered: Sequence[Capability], message: str, most: int
     known = {capability.name: capability for capability in offered}
     ranked = dict.fromkeys(match.agent for match in index.rank(message[:LONGEST]) if match.agent in known)
     return [known[name] for name in [*ranked, *(name for name in known if name not in ranked)][:most]]
+
+
+def _choose_by_reading(index: Index, offered: Sequence[Capability], message: str, now: float) -> Capability | None:
+    """The only one near that understands all of a message, and whose verb or noun is in it. None where one of the
+    others would take any words, or fits the words clearly better.
+    """
+    today = datetime.fromtimestamp(now)  # noqa: DTZ006 - the user's own day
+    found: list[Capability] = []
+    for one in closest(index, offered, message, _READ):
+        if one.meta.get("reads") or free_text(one, message) is not None:
+            return None
+        reading = read(one, message, today)
+        if isinstance(reading, Understood) and reading.input and any(role == "capability" for _, role in reading.used):
+            found.append(one)
+    found = [one for one in found if not _DEPRECATED.search(one.description[:200])] or found
+    if len(found) != 1:
+        return None
+    fits = {match.agent: match.score for match in islice(index.rank(message), _NEAR)}
+    return found[0] if fits.get(found[0].name, 0.0) * CLEARLY >= max(fits.values(), default=0.0) else None
+
+
+_READ = 24
+"""Capabilities that a message is read for, the nearest by words."""
+_DEPRECATED = re.compile(r"\bdeprecated\b", re.IGNORECASE)
 
 
 def _find_named(offered: Sequence[Capability], message: str) -> list[Capability]:

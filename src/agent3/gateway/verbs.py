@@ -215,7 +215,7 @@ def _find_misplaced(name: str, given: Mapping[str, Any]) -> str | None:
         metadata = given.get("metadata")
         for key in metadata if isinstance(metadata, Mapping) else ():
             if key not in _OPTIONS and key in _ONE:
-                return f"{key} does not belong into metadata, but beside it"
+                return f"{key} does not belong in metadata, but beside it"
         return None
     if name in ("agent3_invoke", "agent3_select") and given.keys() & {"capability", "input", "message", "metadata"}:
         return f"{name} only shows the {'card' if name == 'agent3_invoke' else 'agent'}; call with agent3_call"
