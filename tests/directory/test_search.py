@@ -257,18 +257,12 @@ def test_a_message_is_for_the_only_capability_that_has_a_place_for_each_of_its_w
     write = tool("write_file", "Create a new file or overwrite one.", path="Path of the file", content="Content")
     read = tool("read_file", "Read a file.", path="Path of the file")
     media = tool("read_media_file", "Read a file as an image.", path="Path of the file")
-    chat = Capability(
-        name="chat",
-        description="Talk.",
-        input_schema={"type": "object", "properties": {"message": {"type": "string"}}, "required": ["message"]},
-    )
     offered = [move, create, write, read, media]
     index = index_capabilities(offered)
     assert choose(index, offered, "crea una carpeta llamada fotos en /srv/a", 0.0) is create
     assert choose(index, offered, "move /srv/a.txt to /srv/b.txt", 0.0) is move
     assert choose(index, offered, "lee /srv/a.txt", 0.0) is None, "two of them read it"
     assert choose(index, offered, "mueve /srv/a.txt a /srv/b.txt", 0.0) is move
-    assert choose(index, [*offered, chat], "mueve /srv/a.txt a /srv/b.txt", 0.0) is None, "it takes any words"
 
 
 def test_the_capability_that_is_meant_is_chosen_only_if_that_is_clear() -> None:
