@@ -115,6 +115,8 @@ _STRINGS = re.compile(rb'"(?:[^"\\]++|\\.)*+(?:"|\\?\Z)', re.DOTALL)
 _NOT_BRACKETS = bytes(set(range(256)) - set(b"[]{}"))
 _STEPS = {code: 1 if code in b"[{" else -1 for code in b"[]{}"}
 _MAX_SAFE_INTEGER = 2**53 - 1
+_AT_ONCE = 128 << 10
+"""Bytes that take no more than some milliseconds."""
 _DIGITS = bytes(ord("0") if code in b"0123456789+.eE-" else ord(" ") for code in range(256))
 _NOT_DIGITS = bytes(set(range(256)) - set(b"0123456789+.eE-"))
 
@@ -163,6 +165,11 @@ def decode(body: bytes, limits: Limits = LIMITS) -> Any:
         # msgspec keeps the last of two equal keys without a word, so the standard library checks a second time.
         json.loads(body.decode(), object_pairs_hook=_refuse_duplicates, parse_int=_parse_safe_integer)
     return value
+
+
+async def decode_large(body: bytes, limits: Limits) -> Any:
+    """``decode`` for those who take megabytes: what is large is decoded in a thread, beside the event loop."""
+    return decode(body, limits) if len(body) <= _AT_ONCE else await asyncio.to_thread(decode, body, limits)
 
 
 def _refuse_duplicates(pairs: list[tuple[str, Any]]) -> dict[str, Any]:

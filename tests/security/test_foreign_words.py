@@ -50,6 +50,9 @@ def test_every_text_of_an_agent_is_cleaned_and_bounded() -> None:
     assert len(cleaned.capabilities[0].input_schema["properties"]["description"]["description"]) <= 20_000
     again, _ = clean_agent(cleaned)
     assert again is cleaned
+    many = tuple(f"word {number}" for number in range(5_000))
+    flood, _ = clean_agent(agent(Capability(name="pay", phrases=(*many, "x" * 5_000), tags=many), tags=many))
+    assert len(flood.tags) == len(flood.capabilities[0].phrases) == len(flood.capabilities[0].tags) == 100
 
 
 def _plain(value: Any) -> Any:

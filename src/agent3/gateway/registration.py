@@ -548,7 +548,7 @@ def _listed(found: Found, catalog: str | None) -> Found:
 async def _register(protocol: Protocol, found: Found, vault: Vault) -> Agent:
     """The agent as it describes itself; SecurityError where that claims what only the person may name."""
     agent = await protocol.register(found, vault)
-    return admit_described(agent, found.route)
+    return await asyncio.to_thread(admit_described, agent, found.route)
 
 
 def _only_here(what: str) -> AccessError:

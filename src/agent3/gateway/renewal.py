@@ -186,7 +186,8 @@ class Renewals:
     async def _asked_again(self, agent: Agent, route: Route, vault: Vault) -> Agent | None:
         """The agent as it was stored anew; None where there was nothing to store."""
         try:
-            found = admit_described(await self._protocols[route.protocol].describe(route, vault), route)
+            described = await self._protocols[route.protocol].describe(route, vault)
+            found = await asyncio.to_thread(admit_described, described, route)
         except TargetError as wrong:
             self._count("unreachable")
             log.warning("%s cannot be asked what it can do, and keeps its card: %s", agent.id, wrong)

@@ -7,6 +7,7 @@ address itself is found and refused. A program is addressed as ``stdio:`` and th
 
 from __future__ import annotations
 
+import asyncio
 import json
 import re
 from collections.abc import Callable, Iterator, Sequence
@@ -115,7 +116,8 @@ def references_in(route: Route) -> set[str]:
 async def missing_references(agent: Agent, vault: Vault) -> list[str]:
     """Those of an agent's references to environment variables and to the vault that lead nowhere in this process."""
     missing = []
-    references = set().union(*(references_in(route) for one in agent.capabilities for route in one.routes))
+    routes = [route for one in agent.capabilities for route in one.routes]
+    references = await asyncio.to_thread(lambda: set().union(*map(references_in, routes)))
     for reference in sorted(one for one in references if one.startswith(("env:", VAULT))):
         try:
             await vault.get(reference)

@@ -110,7 +110,7 @@ def clean_agent(agent: Agent) -> tuple[Agent, list[tuple[str, str]]]:
     same = len(kept) == len(agent.capabilities) and all(map(lambda a, b: a is b, kept, agent.capabilities))
     name, description = _bounded(agent.name, LONGEST_NAME), _bounded(agent.description)
     provider = None if agent.provider is None else _bounded(agent.provider, LONGEST_NAME)
-    tags, card = tuple(clean_value(agent.tags)), clean_value(agent.card)
+    tags, card = tuple(clean_value(_few(agent.tags))), clean_value(agent.card)
     if isinstance(told := card.get("instructions"), str) and len(told) > _MOST_TEXT:
         card = {**card, "instructions": _bounded(told)}
     fields = (agent.name, agent.description, agent.provider, agent.tags, agent.card)
@@ -140,8 +140,8 @@ def _clean_capability(capability: Capability) -> Capability | None:
         "input_schema": schemas[0],
         "output_schema": schemas[1],
         "examples": clean_value(capability.examples),
-        "phrases": clean_value(_few_phrases(capability.phrases)),
-        "tags": clean_value(capability.tags),
+        "phrases": clean_value(_few(capability.phrases)),
+        "tags": clean_value(_few(capability.tags)),
         "meta": clean_value(capability.meta),
     }
     if all(value is getattr(capability, field) for field, value in fields.items()):
@@ -151,11 +151,11 @@ def _clean_capability(capability: Capability) -> Capability | None:
     return replace(capability, **fields)
 
 
-def _few_phrases(phrases: tuple[str, ...]) -> tuple[str, ...]:
-    """Those that every message is compared with; the same object if they are few and short."""
-    if len(phrases) <= _MOST_PHRASES and all(len(phrase) <= _LONGEST_PHRASE for phrase in phrases):
-        return phrases
-    return tuple(phrase for phrase in phrases[:_MOST_PHRASES] if len(phrase) <= _LONGEST_PHRASE)
+def _few(texts: tuple[str, ...]) -> tuple[str, ...]:
+    """Phrases or tags, with which every message is compared; the same object if they are few and short."""
+    if len(texts) <= _MOST_PHRASES and all(len(text) <= _LONGEST_PHRASE for text in texts):
+        return texts
+    return tuple(text for text in texts[:_MOST_PHRASES] if len(text) <= _LONGEST_PHRASE)
 
 
 def _clean_schema(schema: Any) -> Any:

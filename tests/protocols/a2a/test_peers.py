@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import json
 from typing import Any
 
 import pytest
@@ -13,7 +14,7 @@ from agent3.errors import MalformedResponse, Unavailable, ValidationError
 from agent3.identity.secrets import Secret
 from agent3.protocols.a2a.cards.signatures import CardKey
 from agent3.protocols.a2a.peer.bindings import GrpcBinding, Interface
-from agent3.protocols.a2a.peer.card_discovery import FoundCard, check_signature
+from agent3.protocols.a2a.peer.card_discovery import FoundCard, check_signature, find_card
 from agent3.protocols.a2a.peer.credentials import Credential
 from agent3.protocols.a2a.peer.peers import Peers
 from agent3.security.outbound import Response
@@ -124,6 +125,14 @@ def test_keys_that_cannot_be_read_verify_nothing_and_harm_nobody(body: bytes) ->
     found = FoundCard(url=ADDRESS, document=signed.to_wire("1.0"), card=signed)
     gate: Any = Shows(body)
     assert asyncio.run(check_signature(gate, found))["status"] == "unverified"
+
+
+def test_a_card_with_addresses_without_end_is_refused() -> None:
+    card = a_card("1")
+    card["supportedInterfaces"] *= 101
+    gate: Any = Shows(json.dumps(card).encode())
+    with pytest.raises(MalformedResponse, match="more than 100 addresses"):
+        asyncio.run(find_card(gate, ADDRESS))
 
 
 @pytest.mark.parametrize("body", [b"[" * 100_000, b'{"access_token": "\xff"}', b"nonsense"])

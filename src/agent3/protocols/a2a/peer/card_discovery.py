@@ -7,6 +7,7 @@ beside the parsed card, because signatures are over the document.
 
 from __future__ import annotations
 
+import asyncio
 from collections.abc import Mapping
 from typing import Any, Final
 from urllib.parse import urlsplit
@@ -41,6 +42,7 @@ __all__ = ["FoundCard", "check_signature", "explain_key_change", "find_card", "k
 
 _PATHS: Final = ("/.well-known/agent-card.json", "/.well-known/agent.json")
 _JWKS_PATH: Final = "/.well-known/jwks.json"
+_MOST_ADDRESSES: Final = 100
 _TIMEOUT: Final = 15.0
 
 
@@ -114,8 +116,7 @@ async def _fetch(
     if status != 200:
         return None
     try:
-        document = jsonrpc.decode(response.body, LIMITS)
-        card = AgentCard.from_wire(document)
+        document, card = await asyncio.to_thread(_read, response.body)
     except (ParseError, TooLarge, ValidationError) as error:
         raise MalformedResponse(f"{_host(url)} does not serve a valid agent card: {error.message}") from None
     if not cards.interfaces(card):
@@ -124,6 +125,14 @@ async def _fetch(
             "REST or gRPC."
         )
     return FoundCard(url=url, document=document, card=card, etag=response.headers.get("ETag"))
+
+
+def _read(body: bytes) -> tuple[Any, AgentCard]:
+    document = jsonrpc.decode(body, LIMITS)
+    card = AgentCard.from_wire(document)
+    if len(card.interfaces) > _MOST_ADDRESSES or len(card.security_schemes or ()) > _MOST_ADDRESSES:
+        raise TooLarge(f"it has more than {_MOST_ADDRESSES} addresses or ways to sign in")
+    return document, card
 
 
 def _host(address: str) -> str:

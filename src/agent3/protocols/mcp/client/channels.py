@@ -245,10 +245,10 @@ def spawn(tasks: set[asyncio.Task[T]], work: Coroutine[Any, Any, T]) -> asyncio.
     return task
 
 
-def decode_message(body: bytes, place: str) -> dict[str, Any]:
+async def decode_message(body: bytes, place: str) -> dict[str, Any]:
     """The JSON-RPC message in some bytes of a server, or MalformedResponse."""
     try:
-        message = jsonrpc.decode(body, LIMITS)
+        message = await jsonrpc.decode_large(body, LIMITS)
     except (ParseError, TooLarge) as error:
         raise MalformedResponse(f"{place} answered with something that is not JSON-RPC: {error.message}") from None
     if not isinstance(message, dict) or message.get("jsonrpc") != "2.0":
@@ -350,7 +350,7 @@ class HTTPChannel:
                     # Of ``initialize`` only: some servers put the id of a session that they discard on a refusal.
                     self.session = answer.headers.get("mcp-session-id")
                 if moved is None and not _is_event_stream(answer):
-                    return self._parse_body(answer, b"".join([chunk async for chunk in answer]), key)
+                    return await self._parse_body(answer, b"".join([chunk async for chunk in answer]), key)
                 message = await self._read_stream(answer, key, pending, headers, state) if moved is None else None
             if moved is not None:
                 self._url, self._moves = moved, self._moves + 1
@@ -374,7 +374,7 @@ class HTTPChannel:
         except TimeoutError:
             raise CallTimeout(f"{self.place} did not take a notification in time.") from None
         if answer.status >= 400:
-            self._parse_body(answer, content)
+            await self._parse_body(answer, content)
 
     async def listen(self, headers: Mapping[str, str], opened: Callable[[], None] = lambda: None) -> bool:
         """Read the stream on which a legacy server sends what belongs to no request. False if it has none.
@@ -389,7 +389,7 @@ class HTTPChannel:
             async for chunk in answer:
                 for frame in parser.feed(chunk):
                     if frame.data and self.on_message is not None:
-                        self.on_message(decode_message(frame.data, self.place))
+                        self.on_message(await decode_message(frame.data, self.place))
         return True
 
     async def end_session(self, headers: Mapping[str, str]) -> None:
@@ -474,11 +474,11 @@ class HTTPChannel:
         old, new = urlsplit(self._url), urlsplit(urljoin(self._url, location))
         return new.geturl() if (old.scheme, old.netloc) == (new.scheme, new.netloc) else None
 
-    def _parse_body(self, answer: Stream, content: bytes, key: int | None = None) -> Any:
+    async def _parse_body(self, answer: Stream, content: bytes, key: int | None = None) -> Any:
         """The result in an answer that came in one piece; an error for every other status."""
         status, place = answer.status, self.place
         if status < 300:
-            return parse_result(decode_message(content, place), place)
+            return parse_result(await decode_message(content, place), place)
         # These statuses speak for themselves, whatever the body says. All but 5xx refuse before any tool has run.
         error: Agent3Error | None = None
         if status < 400:
@@ -501,7 +501,7 @@ class HTTPChannel:
             error.sent = False
             raise error
         try:
-            message = decode_message(content, place)
+            message = await decode_message(content, place)
         except MalformedResponse:
             raise ServerError(None, f"{place} answered with HTTP status {status}", status=status) from None
         try:
@@ -524,7 +524,7 @@ class HTTPChannel:
                         state.retry = min(frame.retry / 1000, 30.0)
                     if not frame.data:
                         continue
-                    message = decode_message(frame.data, self.place)
+                    message = await decode_message(frame.data, self.place)
                     if "method" not in message:
                         if message.get("id") == key:
                             await _drain(answer)
@@ -641,7 +641,7 @@ class OldHTTPChannel(HTTPChannel):
                             self._take_endpoint(frame.data.decode("utf-8", "replace").strip())
                             endpoint.set_result(None)
                         elif frame.data and frame.event in (None, "message"):
-                            self._dispatch(frame.data)
+                            await self._dispatch(frame.data)
         except (Agent3Error, ServerError) as error:
             if not endpoint.done():
                 raise
@@ -663,10 +663,10 @@ class OldHTTPChannel(HTTPChannel):
             raise ServerError(None, "it wants messages to be sent to another server")
         self._url = new.geturl()
 
-    def _dispatch(self, data: bytes) -> None:
+    async def _dispatch(self, data: bytes) -> None:
         """Hand one message to the request it belongs to."""
         try:
-            message = decode_message(data, self.place)
+            message = await decode_message(data, self.place)
         except MalformedResponse:
             log.info("%s sent an event that is not a message: %s", self.place, data[:200])
             return

@@ -336,7 +336,7 @@ class StdioChannel:
         assert self._process.stdout is not None
         try:
             while line := await self._process.stdout.readline():
-                self._dispatch(line)
+                await self._dispatch(line)
         except ValueError:
             self._fail_all(MalformedResponse(f"{self.place} wrote a message of more than {LIMITS.body} bytes."))
             self._kill(signal.SIGKILL)
@@ -356,10 +356,10 @@ class StdioChannel:
             if not answer.done():
                 answer.set_exception(error)
 
-    def _dispatch(self, line: bytes) -> None:
+    async def _dispatch(self, line: bytes) -> None:
         """Hand one message to the request it belongs to."""
         try:
-            message = decode_message(line, self.place)
+            message = await decode_message(line, self.place)
         except MalformedResponse:
             log.debug("%s printed a line that is not a message: %s", self.place, line[:200])
             return
