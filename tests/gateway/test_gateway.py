@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import gc
 from collections.abc import AsyncIterator, Awaitable, Callable, Coroutine
 from contextlib import asynccontextmanager
 from typing import Any, cast
@@ -406,3 +407,24 @@ def test_usage_and_artifacts_are_told() -> None:
         "cost": 0.000001,
         "retryCount": 2,
     }
+
+
+def test_agents_that_were_looked_at_do_not_stay_in_memory(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("agent3.directory.packed._HELD", 5)
+
+    def alive() -> int:
+        gc.collect()
+        return sum(isinstance(one, Agent) and one.id.startswith("many-") for one in gc.get_objects())
+
+    capability = Capability(name="do", routes=(Route("mcp", "https://tools.example.com/mcp", "do"),))
+
+    async def story() -> None:
+        async with opened() as server:
+            for number in range(40):
+                await server.gateway.directory.add(Agent(id=f"many-{number}", name="Many", capabilities=(capability,)))
+            for caller in (ME, Caller(Principal("other", "client"), "test")):
+                for number in range(40):
+                    assert (await server.gateway.select(caller, f"many-{number}"))["id"] == f"many-{number}"
+            assert alive() < 15
+
+    run(story())

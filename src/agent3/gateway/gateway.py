@@ -9,7 +9,7 @@ from __future__ import annotations
 from collections.abc import AsyncIterator, Awaitable, Callable, Coroutine, Mapping, Sequence
 from contextlib import suppress
 from itertools import islice
-from typing import Any
+from typing import Any, TypeAlias
 
 import msgspec
 from msgspec import Struct
@@ -26,6 +26,7 @@ from agent3.calls.outcomes import failed_by, response
 from agent3.calls.runner import Listener, Target
 from agent3.calls.steps.authorize import unknown
 from agent3.directory import Accept, Directory, Hit, Reputation
+from agent3.directory.beside import Beside
 from agent3.directory.reputation import check_rating
 from agent3.errors import (
     AccessError,
@@ -91,8 +92,9 @@ _NOTHING_THERE = (
 _ONLY_NEAR = "None of them has your words. Make sure that one fits before you call it, or search with other words."
 _INDEXING = "Indexing: {} of {} agents can be found so far. Search again in a moment for the others."
 _APPROVES = Question(QUESTION, "Approve it?", {"type": "boolean"})
-_KNOWN = 10_000
-"""Pairs of a caller and an agent of which it is remembered what the caller may call."""
+_KNOWN = 200
+"""Callers of whom it is remembered what they may call of an agent."""
+_Who: TypeAlias = tuple[str, frozenset[str], str | None]
 
 OnUse = Callable[[Agent, Outcome | None], None]
 
@@ -139,7 +141,7 @@ class Gateway:
         """Tells what the protocol of an agent knows of it beyond the directory."""
         limits, more = core.settings.limits, _QUESTIONS_PER_CALL
         self._meter = RateLimiter(limits.per_minute * more, limits.burst * more, env=core.env)
-        self._offered: dict[tuple[str, str, frozenset[str], str | None], tuple[Agent, Sequence[Capability]]] = {}
+        self._offered: Beside[Agent, dict[_Who, Sequence[Capability]]] = Beside()
 
     # Finding
 
@@ -334,19 +336,21 @@ class Gateway:
 
     def offered(self, agent: Agent, principal: Principal) -> Sequence[Capability]:
         """What a caller may call or see of an agent. Found out once for as long as the agent stays the same object."""
-        key = (agent.id, principal.id, principal.scopes, principal.tenant)
-        known = self._offered.get(key)
-        if known is not None and known[0] is agent:
-            return known[1]
+        who = (principal.id, principal.scopes, principal.tenant)
+        known = self._offered.get(agent)
+        if known is None:
+            known = self._offered.put(agent, {})
+        if (found := known.get(who)) is not None:
+            return found
         shows = self.core.access.shows
         offered = tuple(
             capability
             for capability in agent.capabilities
             if shows(principal, agent.id, capability.name, capability.routes)
         )
-        if len(self._offered) >= _KNOWN:
-            self._offered.clear()
-        self._offered[key] = agent, offered
+        if len(known) >= _KNOWN:
+            known.clear()
+        known[who] = offered
         return offered
 
     def may_call(self, principal: Principal, agent: Agent, capability: Capability) -> bool:

@@ -15,6 +15,7 @@ from collections.abc import Awaitable, Callable, Mapping
 from msgspec.structs import replace
 
 from agent3.directory import Directory
+from agent3.directory.beside import Beside
 from agent3.directory.stand_ins import bare
 from agent3.env import REAL, Env
 from agent3.errors import Agent3Error, TargetError
@@ -72,7 +73,7 @@ class Renewals:
         self._vault = vault or EnvironmentVault()
         self._card_seconds = card_seconds
         self._env = env
-        self._addresses: dict[str, tuple[Agent, frozenset[str]]] = {}
+        self._addresses: Beside[Agent, frozenset[str]] = Beside()
         self._asked: dict[str, float] = {}
         self._rounds: dict[str, asyncio.Task[None]] = {}
         self._again: set[str] = set()
@@ -122,10 +123,10 @@ class Renewals:
 
     def _reached_at(self, agent: Agent) -> frozenset[str]:
         """Where its servers are; remembered, for a server may have thousands of tools and is called often."""
-        known = self._addresses.get(agent.id)
-        if known is None or known[0] is not agent:
-            known = self._addresses[agent.id] = agent, frozenset(route.address for route in self._routes(agent))
-        return known[1]
+        known = self._addresses.get(agent)
+        if known is None:
+            known = self._addresses.put(agent, frozenset(route.address for route in self._routes(agent)))
+        return known
 
     def _routes(self, agent: Agent) -> list[Route]:
         """Those of an agent that is asked again what it can do."""
