@@ -1,12 +1,15 @@
 """``queue``: a durable queue beside a bare table, on SQLite and PostgreSQL, 64 callers at a time, bodies of 300 bytes.
 
-Rows, each for ``--seconds`` in every round, the median round counting; PREFIX is ``sqlite`` or ``postgres``:
+Rows, each for ``--seconds`` in every round, the median round counting; PREFIX is ``sqlite`` or ``postgres``, and
+``--tasks`` chooses among them:
 
     PREFIX_bare_insert      one row into a table with a primary key and no other index, commits shared
     PREFIX_put              a message, durable when it returns. At least half of the bare insert
     PREFIX_put_context      likewise, in one of 1,000 contexts, so in order
     PREFIX_bare_round       one row in, then read and deleted, each by its own statement, commits shared
     PREFIX_round            a message put, claimed and acknowledged
+    PREFIX_job              a detached call of a function that ends at once, through every step: durable when it is
+                            acknowledged, and again when it has ended
     procrastinate_put       a job put with procrastinate on the same PostgreSQL, durable when it returns
     dbos_put                a workflow put on a queue of DBOS, likewise
 
@@ -41,7 +44,13 @@ from pathlib import Path
 
 import uvloop
 
+from agent3.calls.core import Core
+from agent3.calls.runner import Target
+from agent3.env import REAL
+from agent3.model import Agent, Call, Capability, Done, Hints, Outcome, Part, Principal, Route, Working
+from agent3.observe.metrics import Metrics
 from agent3.queue import Queue, Rules
+from agent3.settings import Limits, Settings
 from agent3.storage import Database, Transaction, open_database
 from bench.harness import APPS, Options, Result, Row, bench, clean_environment, ratio, say, with_extra
 from bench.load import percentile
@@ -80,7 +89,8 @@ def run(options: Options) -> Result:
     with tempfile.TemporaryDirectory(prefix="bench-") as folder, _postgres() as server:
         _measure("sqlite", f"sqlite:///{folder}/queue.db", options, rounds)
         if server.startswith("postgresql:"):
-            rivals = {name: _rival(name, Path(folder, name), server, options) for name in RIVALS}
+            beside = RIVALS if _is_asked("postgres", ("put",), options) else ()
+            rivals = {name: _rival(name, Path(folder, name), server, options) for name in beside}
             _measure("postgres", server, options, rounds, [one for one in rivals.values() if callable(one)])
             notes |= {f"{name}_put": one for name, one in rivals.items() if isinstance(one, str)}
         else:
@@ -112,13 +122,17 @@ def _measure(prefix: str, url: str, options: Options, rounds: Rounds, rivals: Se
         database = runner.run(open_database(url))
         runner.run(database.write(lambda tx: tx.run(_CREATE[database.dialect])))
         for turn in range(options.rounds):
-            for names in _BESIDE:
+            for names in (several for several in _BESIDE if _is_asked(prefix, several, options)):
                 plans = {f"{prefix}_{name}": _PLANS[name](database, f"{name}-{turn}") for name in names}
                 for row in runner.run(_in_turns(plans, options.seconds)):
                     _keep(rounds, row, turn)
                 for rival in rivals if "put" in names else ():
                     _keep(rounds, rival(), turn)
         runner.run(database.aclose())
+
+
+def _is_asked(prefix: str, names: Sequence[str], options: Options) -> bool:
+    return not options.tasks or any(f"{prefix}_{name}" in options.tasks for name in names)
 
 
 def _keep(rounds: Rounds, row: Row, turn: int) -> None:
@@ -191,6 +205,38 @@ def _round(database: Database, name: str) -> Once:
     return once
 
 
+def _job(database: Database, _: str) -> Once:
+    capability = Capability(name="do", hints=Hints(idempotent=True), routes=(Route("job", "job", "do"),))
+    agent = Agent(id="job", name="job", capabilities=(capability,))
+
+    class Job:
+        async def describe(self, address: str) -> Agent:
+            return agent
+
+        async def call(self, call: Call) -> Outcome:
+            return Done((Part(data=1),))
+
+        async def aclose(self) -> None:
+            return
+
+    async def lookup(agent_id: str, name: str) -> Target:
+        return agent, capability
+
+    unbounded = Settings(limits=Limits(per_minute=0, concurrent=10_000))
+    runner = Core.build(unbounded, database, {"job": Job()}, lookup, metrics=Metrics()).runner
+    caller = Principal("caller", "client")
+
+    async def once() -> None:
+        call = Call(id=REAL.id(), principal=caller, agent="job", capability="do", input={}, routes=capability.routes)
+        begun = await runner.start(call, (agent, capability), detach=True)
+        assert isinstance(begun, Working)
+        ended = await runner.tasks[str(begun.job)] if begun.job in runner.tasks else Done()
+        if not isinstance(ended, Done):
+            raise RuntimeError(f"a job ended as {ended}")
+
+    return once
+
+
 _numbers = itertools.count()
 _PLANS: dict[str, Callable[[Database, str], Once]] = {
     "bare_insert": _bare_insert,
@@ -198,10 +244,11 @@ _PLANS: dict[str, Callable[[Database, str], Once]] = {
     "put_context": _put_context,
     "bare_round": _bare_round,
     "round": _round,
+    "job": _job,
 }
 
 
-_BESIDE: Sequence[tuple[str, ...]] = (("bare_insert", "put"), ("put_context",), ("bare_round", "round"))
+_BESIDE: Sequence[tuple[str, ...]] = (("bare_insert", "put"), ("put_context",), ("bare_round", "round"), ("job",))
 """Those that are measured in turns."""
 
 

@@ -19,7 +19,7 @@ import random
 import selectors
 import sys
 from collections import Counter
-from collections.abc import AsyncIterator, Awaitable, Callable, Sequence
+from collections.abc import AsyncIterator, Awaitable, Callable, Coroutine, Sequence
 from contextlib import asynccontextmanager
 from dataclasses import dataclass, field, replace
 from typing import Any, TypeVar
@@ -36,7 +36,7 @@ from agent3.storage.database import Work
 from agent3.storage.syntax import SYNTAX, Dialect, Syntax
 from faults.registry import Result, fault
 
-__all__ = ["judge", "simulate"]
+__all__ = ["Diary", "count_requests", "judge", "simulate"]
 
 T = TypeVar("T")
 SEEDS = 40
@@ -50,6 +50,8 @@ CALM = 400.0
 LOSS = 0.02
 PATIENCE = 90.0
 """Seconds after which a client takes a gateway for gone."""
+_PER_GATEWAY = 200.0
+"""Jobs per second of each gateway, where requests are counted: few enough for a simulated minute to take a second."""
 _CLOCK = "clock of the simulation"
 _NOW = f"(SELECT value / 1000000.0 FROM counters WHERE name = '{_CLOCK}')"
 _SET = (
@@ -71,7 +73,8 @@ def cluster(seed: int, seeds: int = SEEDS) -> Result:
         total.update({name: count for name, count in result.items() if isinstance(count, int) and name != "ok"})
         if not result["ok"]:
             bad[one] = result
-    return {"ok": not bad, "seeds": f"{seed} to {seed + seeds - 1}", **total, "failed": bad}
+    costs = {f"{many} gateways": count_requests(seed, many) for many in (1, 3, GATEWAYS)}
+    return {"ok": not bad, "seeds": f"{seed} to {seed + seeds - 1}", **total, "failed": bad, "requests": costs}
 
 
 # Time
@@ -138,7 +141,10 @@ class _Network:
     dice: random.Random
     loss: float = LOSS
     listeners: dict[str, tuple[_Link, Callable[[str], None]]] = field(default_factory=dict)
-    lost: Counter[str] = field(default_factory=Counter)
+    asked: int = 0
+    """Requests to the database."""
+    heard: int = 0
+    """Notifications that reached a gateway."""
 
     def delay(self) -> float:
         """Mostly a few milliseconds, now and then seconds."""
@@ -167,7 +173,6 @@ class _Link:
         if self.is_dead:
             await asyncio.Event().wait()
         if self.is_cut or self.network.dice.random() < self.network.loss:
-            self.network.lost[error.code] += 1
             await asyncio.sleep(self.network.dice.uniform(0.1, 3.0))
             raise error("The connection to the database server was lost.")
 
@@ -186,6 +191,7 @@ class _Remote:
     async def _ask(self, work: Callable[[], Awaitable[T]], answer_lost: type[StorageError] = StorageUnsure) -> T:
         await self._link.travel()
         clock = self._link.network.clock
+        self._link.network.asked += 1
         clock.at_work += 1
         try:
             await self._database.statement(_SET, int((_STARTED + clock.now) * 1e6))
@@ -240,6 +246,7 @@ class _Remote:
         network = self._link.network
         for link, on_text in list(network.listeners.values()):
             if not link.is_dead and not link.is_cut and network.dice.random() > 5 * network.loss:
+                network.heard += 1
                 asyncio.get_running_loop().call_later(network.delay(), on_text, text)
 
 
@@ -282,7 +289,8 @@ class _Target:
         if self._link.is_cut:
             return Failed("unavailable", "It cannot be reached.", retryable=True, sent=False)
         self._diary.begun[name] += 1
-        await asyncio.sleep(dice.expovariate(2) if dice.random() < 0.9 else dice.uniform(10, 40))
+        if self._link.network.loss:
+            await asyncio.sleep(dice.expovariate(2) if dice.random() < 0.9 else dice.uniform(10, 40))
         self._diary.ended[name] += 1
         if self._link.is_dead:
             await asyncio.Event().wait()
@@ -366,6 +374,18 @@ class _Cluster:
 # The clients
 
 
+def _make_call(gateway: _Gateway, name: str, kind: str) -> Call:
+    return Call(
+        id=gateway.core.env.id(),
+        principal=_CLIENT,
+        agent="target",
+        capability=kind,
+        input={"name": name},
+        key=name,
+        routes=_ROUTES,
+    )
+
+
 async def _call(cluster: _Cluster, diary: Diary, name: str, dice: random.Random) -> None:
     """One call, at one gateway after the other, until its end is told; then once more under the same key."""
     kind = diary.kinds[name] = dice.choice(list(_CAPABILITIES))
@@ -387,15 +407,7 @@ async def _ask(cluster: _Cluster, diary: Diary, name: str, kind: str, detach: bo
     runner = gateway.core.runner
 
     async def ask() -> Outcome:
-        call = Call(
-            id=gateway.core.env.id(),
-            principal=_CLIENT,
-            agent="target",
-            capability=kind,
-            input={"name": name},
-            key=name,
-            routes=_ROUTES,
-        )
+        call = _make_call(gateway, name, kind)
         outcome = await runner.start(call, (_AGENT, _CAPABILITIES[kind]), door="test", detach=detach)
         while isinstance(outcome, Working) and outcome.job is not None:
             diary.acknowledged.add(name)
@@ -426,17 +438,63 @@ async def _ask(cluster: _Cluster, diary: Diary, name: str, kind: str, detach: bo
 
 def simulate(seed: int) -> Diary:
     """One storm, and what was written down in it."""
+    return _run(lambda clock: _tell(clock, random.Random(seed)))
+
+
+def _run(story: Callable[[_Clock], Coroutine[Any, Any, T]]) -> T:
     loop = _Loop()
     loop.set_exception_handler(lambda *_: None)
     complain = sys.unraisablehook
     try:
-        return loop.run_until_complete(_tell(loop.clock, random.Random(seed)))
+        return loop.run_until_complete(story(loop.clock))
     finally:
         # What dead gateways still wait for is dropped with the loop, and cannot clean up.
         sys.unraisablehook = lambda _: None
         loop.close()
         gc.collect()
         sys.unraisablehook = complain
+
+
+def count_requests(seed: int, gateways: int, jobs: int = 600) -> Result:
+    """What a job costs a cluster where all is well: requests to the database, and notifications that are heard.
+
+    What grows with the number of gateways would show here, whatever a request costs. Jobs come as fast as one gateway
+    can take them, times the number of gateways.
+    """
+
+    async def story(clock: _Clock) -> Result:
+        clock.at_work += 1
+        database = await open_database(":memory:")
+        clock.at_work -= 1
+        diary, network = Diary(), _Network(clock, random.Random(seed), loss=0.0)
+        cluster = _Cluster(database, network, diary)
+        for _ in range(gateways):
+            cluster.start()
+        await asyncio.sleep(10)
+        asked, heard, began = network.asked, network.heard, clock.now
+        waiting = []
+        for number in range(jobs):
+            await asyncio.sleep(1 / (_PER_GATEWAY * gateways))
+            runner = cluster.gateways[number % gateways].core.runner
+            call = _make_call(cluster.gateways[number % gateways], f"{number}", "repeated")
+            waiting.append(asyncio.create_task(runner.start(call, (_AGENT, _CAPABILITIES["repeated"]), detach=True)))
+        await asyncio.gather(*waiting)
+        while any(gateway.core.runner.tasks for gateway in cluster.gateways):
+            await asyncio.sleep(0.01)
+        asked, heard = network.asked - asked, network.heard - heard
+        # Leases, requests of others and the like, which come by the clock and not by the job.
+        alone, began = network.asked, clock.now - began
+        await asyncio.sleep(60)
+        standing = (network.asked - alone) / 60
+        clock.at_work += 1
+        await database.aclose()
+        return {
+            "requests_per_job": round((asked - standing * began) / jobs, 2),
+            "notifications_per_job": round(heard / jobs, 2),
+            "requests_per_second_without_jobs": round(standing, 1),
+        }
+
+    return _run(story)
 
 
 async def _tell(clock: _Clock, dice: random.Random) -> Diary:
