@@ -188,7 +188,12 @@ def _is_command(form: Form, message: str) -> bool:
     """Whether it says what to do, or asks, and is not just what is sought."""
     said = [fold(word.strip(" ,.;:!?¿¡\"'")) for word in message.split()]
     asks = form.reading and any(word in _ASKING for word in said[:6])
-    return asks or _speaks_of(form, message) or any(is_action(word) for word in said[:1])
+    begins = bool(said) and is_action(said[0]) and not _DONE.fullmatch(said[0])
+    return asks or _speaks_of(form, message) or begins
+
+
+_DONE = re.compile(r"\w{3,}(?<!e)ed")
+"""What was done is no command: "sealed in transit"."""
 
 
 _ASKING = frozenset(
