@@ -108,6 +108,8 @@ def _joined_paths(scene: Scene, index: int) -> Iterator[Compound]:
         if begin >= len(tokens) or tokens[begin].shape not in ("word", "dotted", "code", "quote"):
             continue
         name = tokens[begin]
+        if not length and name.shape == "word" and not ("folder" in tokens[index].means and _is_single(tokens[index])):
+            continue  # "the files pdf in /tmp" are not called so
         if "/" in name.value or (name.shape == "word" and (not is_name(name) or name.means & scene.form.named)):
             continue
         place = begin + 1
@@ -117,6 +119,10 @@ def _joined_paths(scene: Scene, index: int) -> Iterator[Compound]:
             place += 1
         if begin + 1 < place < len(tokens) and tokens[place].shape == "path":
             yield place + 1, ((paths[0], f"{tokens[place].value.rstrip('/')}/{name.value}"),)
+
+
+def _is_single(token: Token) -> bool:
+    return not token.plain.endswith("s")
 
 
 def _pairs(scene: Scene, index: int) -> Iterator[Compound]:

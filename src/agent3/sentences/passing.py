@@ -276,7 +276,7 @@ def pass_over(scene: Scene, index: int) -> Pass | None:
             form.reading or form.verbs & _NOUNS_AS_VERBS or token.plain in form.told_words
         )
         fits = means & form.verbs or noun
-        looks = form.reading and (token.plain in _RETRIEVING or means & (_LOOKING | form.told))
+        looks = form.reading and (token.plain in _RETRIEVING or means & _LOOKING or (means - BROAD) & form.told)
         return Pass(here, 0.0, "capability", anchors=True) if fits or looks or token.plain in _WANTING else None
     if means & form.named and (token.plain not in _COSTLY or index == 0):
         return Pass(here, 0.0, "capability", anchors=not form.undoes or bool(means & form.verbs))
