@@ -4,9 +4,11 @@ from __future__ import annotations
 
 import hashlib
 import json
+import socket
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
+from urllib.parse import urlsplit
 
 import pytest
 
@@ -141,6 +143,19 @@ def test_a_foreign_host_is_refused_at_every_door(open_house: Hosted, host: str) 
     for path in ("/v1/agents", "/healthz", "/metrics", "/"):
         assert open_house.get(path, host=host).error["code"] == "blocked"
     assert mcp(open_house, host=host)[0] in (403, 421)
+
+
+@pytest.mark.parametrize("path", ["/v1/agents", "/mcp", "/a2a", "/ask"])
+def test_a_request_with_two_keys_or_two_hosts_is_nobodys(guarded: Hosted, path: str) -> None:
+    place = urlsplit(guarded.url)
+    own = {"Host": place.netloc, "Authorization": f"Bearer {KEY}"}
+    for name, other in (("Host", "evil.example"), ("Authorization", "Bearer the-key-of-the-trusted")):
+        for pair in ((own[name], other), (other, own[name])):
+            fields = [(key, value) for key, value in own.items() if key != name] + [(name, value) for value in pair]
+            head = "".join(f"{key}: {value}\r\n" for key, value in fields)
+            with socket.create_connection((place.hostname or "", place.port or 0), timeout=60) as connection:
+                connection.sendall(f"POST {path} HTTP/1.1\r\n{head}Content-Length: 2\r\n\r\n{{}}".encode())
+                assert connection.recv(65_536).startswith((b"HTTP/1.1 403", b"HTTP/1.1 400")), (name, pair)
 
 
 @pytest.mark.parametrize("origin", ["https://evil.example", "null", "http://127.0.0.1.evil.example", "file://"])

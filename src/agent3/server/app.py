@@ -257,9 +257,12 @@ class Doors:
         await self._judge(end)(scope, receive, send)
 
     def _find_refusal(self, scope: Scope) -> Agent3Error | None:
-        headers: dict[bytes, str] = {
-            name: value.decode("latin-1") for name, value in scope["headers"] if name in _CHECKED_HEADERS
-        }
+        headers: dict[bytes, str] = {}
+        for name, value in scope["headers"]:
+            if name in _CHECKED_HEADERS:
+                if name in headers:  # a proxy may have judged the other one
+                    return SecurityError(f"The header {name.decode()} stands twice in this request. Send it once.")
+                headers[name] = value.decode("latin-1")
         host = headers.get(b"host", "").lower()
         name = host.rsplit(":", 1)[0] if not host.endswith("]") else host
         if not self._open and name not in self._hosts and host not in self._hosts:
@@ -272,7 +275,7 @@ class Doors:
         return None
 
 
-_CHECKED_HEADERS = frozenset({b"host", b"origin"})
+_CHECKED_HEADERS = frozenset({b"host", b"origin", b"authorization", b"x-api-key"})
 
 
 def _identify(doorkeeper: Doorkeeper, scope: Scope) -> str | None:
