@@ -595,3 +595,38 @@ def test_the_name_of_an_entry_is_no_answer_to_a_press_in_it(run: Any) -> None:
 <button onclick="s.textContent = 'closed'">Close</button></li><li>Lost mail</li></ul>"""
     done, _ = run(page, 'click Close for "Wrong invoice"')
     assert (done.complete, done.seen) == (True, ["Wrong invoice closed"])
+
+
+def test_what_a_page_that_was_just_opened_draws_a_moment_later_is_waited_for(
+    run: Any, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(acting, "_YOUNG_SECONDS", 60.0)
+    page = """<h1>Rooms</h1><script>setTimeout(() => { document.body.insertAdjacentHTML("beforeend",
+"<button onclick='note(1)'>Boost</button>") }, 400)</script>"""
+    assert run(page, "click Boost")[0].complete
+
+
+@pytest.mark.parametrize(
+    ("controls", "sentence", "value"),
+    [
+        ("<label>Street and number <input id=f></label><label>City <input></label>",
+         'type "12 Mill Lane" into Street and number', "12 Mill Lane"),
+        ("<button type=button onclick='f.value=1'>Guardar para luego</button><input id=f aria-label=Z>",
+         "pulsa Guardar para luego", "1"),
+        ("<label><input type=checkbox onchange='f.value=1'> Nobody at home</label><input id=f aria-label=Z>",
+         "check Nobody at home", "1"),
+    ],
+)  # fmt: skip
+def test_words_in_the_name_of_a_control_neither_split_nor_forbid(
+    run: Any, controls: str, sentence: str, value: str
+) -> None:
+    page = f"<p id=out></p>{controls}<script>setInterval(() => document.title = f.value, 20)</script>"
+    done, after = run(page, sentence)
+    assert (done.complete, after) == (True, value), done
+
+
+def test_a_second_quoted_text_after_then_is_for_the_same_verb(run: Any) -> None:
+    page = """<select aria-label=Color onchange="note(document.querySelector('[aria-label=Size]').value + this.value)">
+<option>red<option>blue</select><select aria-label=Size><option>small<option>large</select>"""
+    done, after = run(page, 'choose "large" in Size and then "blue" in Color')
+    assert (done.complete, after) == (True, "largeblue"), done

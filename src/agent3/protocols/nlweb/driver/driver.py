@@ -43,6 +43,8 @@ _TRIES = 2
 _MOST_SEEN = 8
 _LOADING_SECONDS = 5.0
 """How long a page that says that it is loading is waited for."""
+_YOUNG_SECONDS = 1.5
+"""How long after its beginning a page is expected to show more by itself."""
 _SAVING_SECONDS = 1.2
 """How long after its last field a page may take to save by itself, or to set the field back."""
 _CHECKED = "node => node.checked ?? [node.ariaChecked, node.ariaPressed].includes('true')"
@@ -84,9 +86,24 @@ async def drive(
     itself asks before it goes on; it may raise. ``unblock`` puts away what stands before the page, such as a banner
     about cookies; what it returns says whether something did. Dialogs of the page are answered here while it runs.
     """
-    language, operator = detect_language(sentence), _Operator(page, confirm)
-    view = await look(page)
-    sentence = quote_names(sentence, [one.name for one in view.controls])
+    while True:
+        operator, view = _Operator(page, confirm), await look(page)
+        driven = await _drive_from(operator, view, page, sentence, unblock)
+        # What was not found may be on its way, where the page has only just been opened.
+        if operator.used or driven.complete or not await operator.grows(view):
+            return driven
+
+
+async def _drive_from(
+    operator: _Operator,
+    view: PageView,
+    page: Page,
+    sentence: str,
+    unblock: Callable[[], Awaitable[object]] | None,
+) -> Driven:
+    language = detect_language(sentence)
+    names = [text for one in view.controls for text in (one.name, one.name.strip(" *:"), *one.row)]
+    sentence = quote_names(sentence, dict.fromkeys(names))
     clauses = parse_sentence(sentence)
     if (why := find_prohibition(sentence)) is not None:
         # "Stop sending me news" forbids nothing that is about to be done: it is said to a box that is marked.
@@ -208,16 +225,24 @@ def _leads_on(control: Control) -> bool:
     """Whether a button says that it shows the next step of something."""
     said = re.findall(r"\w+", fold(control.name))
     return (
-        bool(said) and said[0] in ("next", "continue", "siguiente", "continuar") and not has_consequences(control.name)
+        bool(said)
+        and (said[0] in ("next", "continue", "siguiente", "continuar") or _PAGE.fullmatch(control.name) is not None)
+        and not has_consequences(control.name)
     )
 
 
-_BEGINS = frozenset("new create add edit invite compose write nuevo nueva crear anadir editar invitar redactar".split())
+_PAGE = re.compile(r"\s*(?:page|p[aá]gina)\s+\d+\s*", re.IGNORECASE)
+_BEGINS = frozenset(
+    "new create add edit invite compose write nuevo nueva crear anadir agregar editar invitar redactar".split()
+)
+
+_EDITS = frozenset("edit editar".split())
 
 
 def _begins(view: PageView, control: Control, *, following: Clause) -> bool:
     """Whether a button says that it begins something, for which it has no field yet, and the next part fills one in."""
-    if control.role != "button" or control.sends or control.disabled or not _BEGINS & {*_words(control.name)[:1]}:
+    begins = _EDITS if control.row else _BEGINS  # "Add" in the row of a product adds it at once
+    if control.role != "button" or control.sends or control.disabled or not begins & {*_words(control.name)[:1]}:
         return False
     near = [one for one in view.visible if one.is_free and one.boxes and one.boxes[:1] == control.boxes[:1]]
     return not near and following.verb in ("write", "choose", "add")
@@ -282,6 +307,15 @@ class _Operator:
         with suppress(playwright().Error):
             return bool(await self._page.evaluate(_LOADING))
         return True
+
+    async def grows(self, view: PageView) -> bool:
+        """Whether a page that was opened a moment ago shows something else meanwhile."""
+        with suppress(playwright().Error):
+            while (left := _YOUNG_SECONDS - float(await self._page.evaluate("performance.now()")) / 1e3) > 0:
+                await asyncio.sleep(min(left, 0.3))
+                if (await look(self._page)).controls != view.controls:
+                    return True
+        return False
 
     async def check_values(self, view: PageView, found: Plan) -> Plan:
         """The plan, or a doubt where a field would not take what is to be written: too large, too long, no address."""

@@ -10,6 +10,8 @@ from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
 from typing import Literal
 
+from agent3.sentences.prohibitions import find_prohibition
+
 __all__ = ["ROLES", "Clause", "Target", "Verb", "parse_sentence", "quote_names", "read_targets", "strip_article"]
 
 Verb = Literal["press", "choose", "clear", "write", "use", "add", "search", "submit", ""]
@@ -33,15 +35,16 @@ _QUOTE = re.compile(r"\"([^\"]*)\"|“([^”]*)”|«([^»]*)»|(?<!\w)'([^']*)'
 _TOKEN = re.compile(r"\x02(\d+)\x03")
 # What would be read as something else in the name of a control: a second part, a question, a condition, a prohibition.
 _MISREAD = re.compile(
-    rf"\?$|[,;.]\s|\b(?:and|y|e|if|when|not|no|never|don['\u2019]t|except|without|nunca|cuando|si|sin|{_ANY_VERB})\b",
+    rf"\?$|[,;.]\s|\b(?:and|y|e|then|luego|despu[eé]s|{_ANY_VERB})\b",
     re.IGNORECASE,
-)
-_FORBIDDING = re.compile(
-    r"\b(?:if|when|not|no|never|except|without|nunca|cuando|si|sin)\b|n['\u2019]t\b", re.IGNORECASE
 )
 _BEFORE_NAME = r"(?:(?:on|the|my|en|el|la|los|las|mi)\s+)*$"
 _USED = re.compile(
     rf"\b(?<!not )(?<!n['\u2019]t )(?<!no )(?<!never )(?<!nunca )(?:{_ANY_VERB})\s+{_BEFORE_NAME}", re.IGNORECASE
+)
+_PLACED = re.compile(
+    rf"\b(?:into|in|as|to|of|for|from|en|como|a|de|del|para)\s+(?:(?:row|line|card|section|fila|tarjeta)\s+(?:of|de)\s+)?{_BEFORE_NAME}",
+    re.IGNORECASE,
 )
 _LISTED = re.compile(
     rf"^\W*(?:{_VERBS['choose']}|{_VERBS['clear']})\b(?!.*\b(?:{_VERBS['press']}|{_VERBS['write']})\b).*"
@@ -165,11 +168,15 @@ def quote_names(sentence: str, names: Iterable[str]) -> str:
 
     A name that forbids something ("Do not disturb") is one only after a verb that uses it.
     """
-    held = [match.span() for match in _QUOTE.finditer(sentence)]
-    for name in sorted({name for name in names if _MISREAD.search(name) and " " in name}, key=len, reverse=True):
+    held, plain = [match.span() for match in _QUOTE.finditer(sentence)], sentence.lower()
+    said = {name for name in names if " " in name and name.lower() in plain}
+    forbidding = {name for name in said if find_prohibition(name) is not None}
+    for name in sorted({name for name in said if _MISREAD.search(name)} | forbidding, key=len, reverse=True):
         found = [*re.finditer(rf"(?<!\w){re.escape(name)}(?![\w?])", sentence, re.IGNORECASE)]
         before = sentence[: found[0].start()] if len(found) == 1 else ""
-        lead = _USED.search(before) or (None if _FORBIDDING.search(name) else _LISTED.search(before))
+        lead = _USED.search(before)
+        if lead is None and name not in forbidding:
+            lead = _LISTED.search(before) or _PLACED.search(before)
         start, end = found[0].span() if found else (0, 0)
         if lead is not None and not any(start < stop and begin < end for begin, stop in held):
             return quote_names(f'{sentence[:start]}"{sentence[start:end]}"{sentence[end:]}', names)
@@ -202,6 +209,8 @@ def parse_sentence(sentence: str) -> list[Clause]:
         verb: Verb = _CANONICAL[" ".join(lead["verb"].lower().split())] if lead else ""
         if lead is None and clauses and clauses[-1].verb == "press" and _AGAIN.match(words):
             verb = "press"  # "click Add and then on Pay"
+        elif lead is None and clauses and clauses[-1].quotes and _TOKEN.match(words):
+            verb = clauses[-1].verb  # 'choose "A" in X and then "B" in Y'
         clauses.append(Clause(verb, text, words[lead.end() :] if lead else words, quotes, names))
     return clauses
 
