@@ -144,6 +144,8 @@ def test_the_first_bad_row_is_named_after_every_kind_of_change(url: str) -> None
             ("a record", [("DELETE FROM audit WHERE number = 2",)], "record 2"),
             ("who did it", [("UPDATE audit SET who = 'bob' WHERE who = 'alice'",)], "record 4"),
             ("what was done", [("UPDATE audit SET what = 'x' WHERE who = 'alice'",)], "record 4"),
+            ("the records, and not the rows", [("DELETE FROM audit",)], f"row {first}:1"),
+            ("the records at the end", [(f"DELETE FROM audit WHERE number >= {second}",)], f"row {second}:1"),
             ("a signature", [("UPDATE audit SET signature = 'AAAA' WHERE number = 3",)], "record 3"),
             ("no signature", [("UPDATE audit SET signature = NULL WHERE number = 3",)], "record 3"),
         ]

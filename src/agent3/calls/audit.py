@@ -80,6 +80,11 @@ class Verifier:
         self._unsigned_rows = 0
         self._seen: set[int] = set()
 
+    @property
+    def records(self) -> int:
+        """How many records were taken."""
+        return self._number
+
     def take_record(self, one: Mapping[str, Any]) -> None:
         """The next record of the spine."""
         number, where = int(one["number"]), f"record {one['number']}"
@@ -137,8 +142,6 @@ class Verifier:
     def take_row(self, row: Mapping[str, Any]) -> None:
         """The next row."""
         segment, sequence = int(row["segment"]), int(row["sequence"])
-        if segment > self._number:
-            return  # opened after the records were read
         if segment != self._segment:
             self._end_segment()
             self._begin_segment(segment)
@@ -231,13 +234,16 @@ async def _records(database: Database) -> AsyncIterator[dict[str, Any]]:
         number = page[-1]["number"]
 
 
-async def _rows(database: Database) -> AsyncIterator[dict[str, Any]]:
+async def _rows(database: Database, records: int) -> AsyncIterator[dict[str, Any]]:
+    """The rows, after so many records were read: without those of segments that were opened since."""
     segment = 0
     while True:
         found = await database.one("SELECT MIN(segment) AS segment FROM calls WHERE segment > ?", segment)
         if found is None or found["segment"] is None:
             return
         segment, sequence = found["segment"], -(2**62)
+        if segment > records and await database.one("SELECT number FROM audit WHERE number = ?", segment) is not None:
+            return
         while True:
             page = await database.all(_ROWS, segment, sequence)
             for row in page:
@@ -257,7 +263,7 @@ async def verify_database(
         try:
             async for one in _records(database):
                 verifier.take_record(one)
-            async for row in _rows(database):
+            async for row in _rows(database, verifier.records):
                 verifier.take_row(row)
             outside = await database.all("SELECT id, at FROM calls WHERE segment IS NULL ORDER BY at DESC LIMIT 1")
             report = verifier.finish((row["id"], row["at"]) for row in outside)
@@ -277,9 +283,11 @@ async def _count_removals(database: Database) -> int:
 async def export_lines(database: Database, keys: list[dict[str, Any]]) -> AsyncIterator[bytes]:
     """The whole chain as lines of JSON: a head with the public keys, the records, the rows."""
     yield msgspec.json.encode({"agent3_audit": _FORMAT, "keys": keys})
+    records = 0
     async for one in _records(database):
+        records = one["number"]
         yield msgspec.json.encode({"record": one})
-    async for row in _rows(database):
+    async for row in _rows(database, records):
         yield msgspec.json.encode({"row": row})
 
 
