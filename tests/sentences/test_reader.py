@@ -9,7 +9,17 @@ from typing import Any
 import pytest
 
 from agent3.model import Capability, Hints
-from agent3.sentences import FREE_TEXT, Ask, Forbidden, Reading, Understood, find_prohibition, free_text, read
+from agent3.sentences import (
+    FREE_TEXT,
+    Ask,
+    Forbidden,
+    Reading,
+    Understood,
+    find_dictated_refusal,
+    find_prohibition,
+    free_text,
+    read,
+)
 from agent3.sentences.questions import ask_for
 
 NOW = datetime(2026, 11, 16, 10, 0)  # a Monday
@@ -574,6 +584,14 @@ CHAT = capability("chat", "message", told="Talk to a model", message=TEXT)
         (ORDER, "anything but a large pizza", "excludes"),
         (ORDER, "how much is a large pizza?", "question"),
         (ORDER, "a large pizza if it is warm", "conditional"),
+        (ORDER, "I hate large pepperoni pizza", "report"),
+        (ORDER, "my large pizza was cold", "report"),
+        (ORDER, "odio la pizza grande", "report"),
+        (ORDER, "ya pedí una pizza grande", "report"),
+        (ORDER, "remember that I like large pizza", "report"),
+        (ORDER, "I am hungry, order a large pizza", None),
+        (ORDER, "I'd love a large pizza", None),
+        (ORDER, "me pones una pizza grande", None),
         (ORDER, "a small pizza, but do not cut it", None),
         (ORDER, "a small pizza, no onions", None),
         (ORDER, "can I have a small pizza?", None),
@@ -595,6 +613,27 @@ def test_a_message_that_forbids_as_a_whole_is_passed_to_nobody(what: Capability,
     assert (found.why if isinstance(found, Forbidden) else None) == why
     if why is None:
         assert found == ({"message": message} if what.input_schema else {})
+
+
+@pytest.mark.parametrize(
+    ("what", "message", "why"),
+    [
+        (ORDER, "do not order a large pizza", "forbids"),
+        (ORDER, "no pidas una pizza grande", "forbids"),
+        (ORDER, "never mind the large pizza", "forbids"),
+        (ORDER, "olvídalo", "withdrawn"),
+        (ORDER, "a large pizza, if you can; do not cut it", None),
+        (ORDER, "a large pizza", None),
+        (CHAT, "do not rhyme", None),
+        (AGENT, "do not stop before the tests pass", None),
+    ],
+)
+def test_input_that_is_nothing_but_a_message_is_not_passed_on_where_it_forbids(
+    what: Capability, message: str, why: str | None
+) -> None:
+    found = find_dictated_refusal(what, {"message": message})
+    assert (None if found is None else found.why) == why
+    assert find_dictated_refusal(what, {"data": message}) is None
 
 
 def _text(told: str, **more: Any) -> dict[str, Any]:

@@ -9,6 +9,7 @@ whole: "a pizza, but do not cut it". To a capability that only talks, all is pas
 from __future__ import annotations
 
 import re
+from collections.abc import Mapping
 from functools import lru_cache
 from typing import NamedTuple
 
@@ -16,17 +17,19 @@ from agent3.model import Capability
 from agent3.sentences.lexicon import detect_language, fold, is_action, meanings
 from agent3.sentences.prohibitions import (
     Why,
+    drops_matter,
     find_prohibition,
     forbids_all,
     is_withdrawal,
     only_forbids,
     takes_back,
+    tells_something,
 )
 from agent3.sentences.reader import Forbidden
 from agent3.sentences.slots import Form, form_of, split_name
 from agent3.sentences.tokens import LONGEST
 
-__all__ = ["FREE_TEXT", "drops_request", "find_refusal", "free_text"]
+__all__ = ["FREE_TEXT", "drops_request", "find_dictated_refusal", "find_refusal", "free_text"]
 
 FREE_TEXT = "x-agent3-free-text"
 """The keyword of an input schema that names the parameter which takes a message as it is, whatever others there are."""
@@ -108,6 +111,35 @@ def find_refusal(capability: Capability, message: str, *, agent: str = "") -> Fo
     return None if len(message) > LONGEST else _find_refusal(capability, form_of(capability, agent), message)
 
 
+def find_dictated_refusal(capability: Capability, given: Mapping[str, object]) -> Forbidden | None:
+    """Why input is not passed on that is nothing but a message to a capability that acts on it; None if it is.
+
+    Only what forbids or withdraws as a whole: the rest of an input is meant as it is given.
+    """
+    name, text = next(iter(given.items()))
+    if not isinstance(text, str) or len(text) > LONGEST or not _acts_on(capability, name):
+        return None
+    if is_withdrawal(text) or only_forbids(text) or drops_matter(text):
+        return Forbidden("withdrawn" if is_withdrawal(text) else "forbids", detect_language(text))
+    return None
+
+
+_kept: dict[int, tuple[Capability, str]] = {}
+"""The parameters that take what a capability acts on, by its identity; "" for none."""
+
+
+def _acts_on(capability: Capability, name: str) -> bool:
+    known = _kept.get(id(capability))
+    if known is None or known[0] is not capability:
+        if len(_kept) >= 2_000:
+            _kept.clear()
+        form = form_of(capability)
+        acts = _find_nature(form, capability.name, capability.description[:100], capability.hints.consequential)[1]
+        taker = _taker(form, capability.name, False) if acts and FREE_TEXT not in capability.input_schema else None
+        known = _kept[id(capability)] = capability, "" if taker is None or not taker.understands else taker.name
+    return known[1] == name
+
+
 def _find_refusal(capability: Capability, form: Form, message: str) -> Forbidden | None:
     why = _why_not(capability, form, message)
     return None if why is None else Forbidden(why, detect_language(message))
@@ -150,7 +182,9 @@ def _why_not(capability: Capability, form: Form, message: str) -> Why | None:
         why = find_prohibition(message)
         if why == "forbids" and not forbids_all(message) and not _speaks_of(form, _after_first_clause(message)):
             return None
-        return "withdrawn" if why is None and not form.undoes and takes_back(message) else why
+        if why is None and not form.undoes and takes_back(message):
+            return "withdrawn"
+        return "report" if why is None and tells_something(message) else why
     if only_forbids(message) and not says:
         return "forbids"
     # Of anything else one who understands it may be told, unless it is just about this.

@@ -11,9 +11,19 @@ from __future__ import annotations
 import re
 from typing import Literal
 
-from agent3.sentences.lexicon import fold_letters, meanings
+from agent3.sentences.lexicon import fold_letters, is_action, meanings
 
-__all__ = ["Why", "blank_courtesies", "find_prohibition", "forbids_all", "is_withdrawal", "only_forbids", "takes_back"]
+__all__ = [
+    "Why",
+    "blank_courtesies",
+    "drops_matter",
+    "find_prohibition",
+    "forbids_all",
+    "is_withdrawal",
+    "only_forbids",
+    "takes_back",
+    "tells_something",
+]
 
 _LONGEST_WITHDRAWAL = 100
 _LONGEST_END = 2_000
@@ -183,6 +193,31 @@ _PAST = re.compile(r"^\W*(?:[A-ZÁÉÍÓÚ]\w+ )?\w{2,}(?:ó|é|aste|iste|aron|i
 """A Spanish verb in the past at the start: only its accents tell it from a command."""
 
 
+_DROPS = re.compile(
+    _POLITE + r"(?:never ?mind|forget|enough(?: of)?|no more|basta(?: ya)? de|no mas|olvid[ae]\w*|dejate de"
+    r"|remember that|note that|keep in mind|recuerda que|ten en cuenta|ten presente)\b"
+)
+_WANTS = re.compile(
+    r"\b(?:want|wants|need|needs|would (?:like|love)|i'd (?:like|love)|wish|fancy|(?:i|we)(?:'ll| will) have"
+    r"|let me have|could use|feel like|looking for|in the mood|please|quiero|queremos|quisiera|necesito|necesitamos"
+    r"|(?:me|nos) (?:gustaria|apetece|pon\w*|das?|trae\w*|manda\w*|puede\w*|prepar\w*)|por favor|porfa|dame|ponme"
+    r"|danos|traeme|mandame|deseo|se me antoja|tomare|voy a (?:tomar|pedir|querer))\b"
+)
+"""Words that make a request of whatever they stand in."""
+_TELLING_VERBS = frozenset("like love hate prefer remember think".split())
+_FIRST_WORD = re.compile(r"\W*(?:(?:please|now|just|so|ok|por favor|ahora|pues)\W+)*(\w+)")
+_TELLS = re.compile(
+    r"\b(?:is|are|am|was|were|isn't|aren't|wasn't|been|has|had|hates?|hated|loves?|loved|likes?|liked|prefers?|dislikes?"
+    r"|enjoys?|enjoyed|remembers?|thinks?|believes?|seems?|tastes?|tasted|looks?|came|arrived|ate|costs?|ordered|bought"
+    r"|es|son|era|eran|fue|fueron|esta|estan|estaba|estaban|estuvo|odio|odia|odiamos|detesto|adoro|amo|prefiero|creo"
+    r"|pienso|recuerdo|soy|estoy|parece|sabe|costo|cuesta|llego|gusta|gustan|encanta|encantan|sienta|sientan|duele"
+    r"|molesta|comi|tengo alergia|soy alergic\w|he comido|habia)\b"
+    r"|\b(?:i|you|he|she|it|we|they)(?:'m|'re|'s|'ve) "
+)
+"""Verbs that tell how something is or was, or what somebody thinks of it."""
+_TOLD_PAST = re.compile(r"^\W*(?:ya|ayer|anoche|anteayer|antes) (?:(?:me|te|se|le|nos|lo|la) )?\w{2,}[íéó]\b")
+
+
 def find_prohibition(text: str, *, reading: bool = False, verbs: frozenset[str] = frozenset()) -> Why | None:
     """Why a sentence asks for nothing to be done; None if it may be a request.
 
@@ -246,6 +281,32 @@ def only_forbids(text: str) -> bool:
         return False  # as most texts, which need no closer look
     clauses = [clause for clause in _CLAUSE.split(_prepare(text)) if clause.strip() and not _COURTESY.fullmatch(clause)]
     return len(clauses) == 1 and bool(_OPENS_FORBIDDING.search(clauses[0]))
+
+
+def drops_matter(text: str) -> bool:
+    """Whether a text begins by dropping the matter and says nothing else: "never mind the pizza", "no more pizza"."""
+    if len(text) > _LONGEST_WITHDRAWAL:
+        return False
+    clauses = [clause for clause in _CLAUSE.split(_prepare(text)) if clause.strip() and not _COURTESY.fullmatch(clause)]
+    return len(clauses) == 1 and bool(_DROPS.search(clauses[0]))
+
+
+def tells_something(text: str) -> bool:
+    """Whether a text only tells something, and asks for nothing: "I hate pizza", "the pizza was cold".
+
+    What has no verb of its own is a request, such as "a large pizza", and so is what has one that asks for something.
+    """
+    said = _prepare(text)
+    if _DROPS.search(said):
+        return True
+    if _WANTS.search(said) or any(_asks(clause) for clause in _CLAUSE.split(said)):
+        return False
+    return bool(_TELLS.search(said)) or _TOLD_PAST.search(text.casefold()) is not None
+
+
+def _asks(clause: str) -> bool:
+    first = _FIRST_WORD.match(clause)
+    return first is not None and is_action(first[1]) and first[1] not in _TELLING_VERBS
 
 
 def takes_back(text: str) -> bool:

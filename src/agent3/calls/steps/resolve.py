@@ -1,4 +1,5 @@
-"""``resolve``: makes structured input of what the caller gave. Structured input is taken as it is.
+"""``resolve``: makes structured input of what the caller gave. Structured input is taken as it is, unless it is nothing
+but a message that forbids what it would lead to.
 
 A message that says it is JSON is decoded. One to a capability that takes free text as such is passed on as it is. Any
 other is read (``agent3.sentences``): what it says becomes the input; what is missing, left over or in doubt is asked;
@@ -23,7 +24,17 @@ from agent3.errors import Agent3Error, Declined, ValidationError
 from agent3.model import Answer, Call, Capability, Done, Needs, Outcome, Question, Working, text_of, traits_of
 from agent3.schema import compile as compile_schema
 from agent3.schema.coercion import choices, from_words
-from agent3.sentences import Ask, Forbidden, Understood, drops_request, find_prohibition, find_refusal, free_text, read
+from agent3.sentences import (
+    Ask,
+    Forbidden,
+    Understood,
+    drops_request,
+    find_dictated_refusal,
+    find_prohibition,
+    find_refusal,
+    free_text,
+    read,
+)
 from agent3.sentences.lexicon import Language, detect_language, fold, is_action, meanings
 from agent3.sentences.questions import (
     AGAIN,
@@ -79,6 +90,9 @@ class Resolve(Step):
             call.live.understood = state[_KEPT]
             return replace(call, input=state[_KEPT]["input"], state=state.get("state"))
         if call.input is not None or call.entry == "cancel":
+            if call.entry == "start" and isinstance(call.input, dict) and len(call.input) == 1:
+                refused = find_dictated_refusal(call.live.capability, call.input)
+                return call if refused is None else self._refuse(refused)
             return call
         try:
             if call.entry == "answer" and isinstance(state, dict) and _ASKED in state:
