@@ -472,11 +472,11 @@ class _Operator:
             return await self._pick_day(act, element)
         suggests = act.control.role == "combobox"
         chips = await element.evaluate(_CHIPS, act.values[0]) if suggests else 0
-        lists = await self._page.evaluate(_LISTS) if suggests else 0
+        lists = await element.evaluate_handle(_LISTS) if suggests else None
         await element.fill(act.values[0], timeout=_ACT_MS)
         if act.control.kind == "range":
             return float(await element.input_value()) == float(act.values[0])
-        if suggests and (doubt := await self._take_suggestion(act, element, anywhere=not lists)) is not None:
+        if suggests and (doubt := await self._take_suggestion(act, element, lists)) is not None:
             return doubt
         await element.evaluate("node => node.blur()")  # many pages take a value when its field is left
         await self.settle()
@@ -591,13 +591,13 @@ class _Operator:
         await self._page.keyboard.press("Escape")
         return Doubt("value", act.values[0])
 
-    async def _take_suggestion(self, act: Act, element: ElementHandle, *, anywhere: bool) -> Doubt | None:
+    async def _take_suggestion(self, act: Act, element: ElementHandle, known: JSHandle | None) -> Doubt | None:
         """What a field that suggests options takes is one of them, not the letters: the one of that very name.
 
-        They may be drawn ``anywhere`` where no other list is in sight.
+        They may be drawn anywhere, in a list that is not ``known`` from before.
         """
-        suggests = await element.get_attribute("aria-autocomplete") in ("list", "both")
-        found = await self._find_option(element, act.values[0], anywhere=anywhere and suggests)
+        anywhere = await element.get_attribute("aria-autocomplete") in ("list", "both")
+        found = await self._find_option(element, act.values[0], anywhere=anywhere, known=known)
         if found is None:
             return None  # it has no list
         if isinstance(found, Doubt):
@@ -606,12 +606,14 @@ class _Operator:
         await found.click(timeout=_ACT_MS)
         return None
 
-    async def _find_option(self, element: ElementHandle, name: str, *, anywhere: bool) -> ElementHandle | Doubt | None:
+    async def _find_option(
+        self, element: ElementHandle, name: str, *, anywhere: bool, known: JSHandle | None = None
+    ) -> ElementHandle | Doubt | None:
         """The one option of that very name, as soon as it is there; None where the element has no list."""
         clock = asyncio.get_running_loop().time
         began, options = clock(), list[str]()
         while clock() - began < _SUGGESTED_SECONDS:
-            read = await element.evaluate_handle(_SUGGESTIONS, anywhere)
+            read = await element.evaluate_handle(_SUGGESTIONS, [anywhere, known])
             told = await read.evaluate("found => found && found.map(one => one.innerText.trim())")
             if told is None:
                 return None
@@ -1140,17 +1142,18 @@ _CALENDAR = r"""
     && node.getBoundingClientRect().width >= 1;
   const squeeze = text => String(text ?? "").replace(/\s+/g, " ").trim();
   const number = node => Number(/^\d{1,2}$/.test(squeeze(node.textContent)) ? squeeze(node.textContent) : NaN);
-  const other = node => /\b(outside|other|muted|prev|next|adjacent|off|disabled)\b/.test(
-      [node, node.parentElement].map(one => one.className).join(" ").replace(/[-_]+/g, " ").toLowerCase())
-    || node.ariaDisabled === "true" || node.disabled || node.closest("[aria-disabled=true]");
+  const other = node => /\b(outside|other|prev|next|adjacent|off)\b/.test(
+    [node, node.parentElement].map(one => one.className).join(" ").replace(/[-_]+/g, " ").toLowerCase());
+  const disabled = node => node.ariaDisabled === "true" || node.disabled || node.closest("[aria-disabled=true]")
+    || /\b(disabled|muted)\b/.test(node.className);
   const usable = "button,[role=button],[role=gridcell],[role=option],td,a";
-  const all = roots.flatMap(root => [...root.querySelectorAll(usable)]).filter(node => shown(node)
+  const all = roots.flatMap(root => [...root.querySelectorAll(usable)]).filter(node => shown(node) && !other(node)
     && number(node) >= 1 && number(node) <= 31 && ![...node.querySelectorAll(usable)].length);
-  for (const first of all.filter(node => number(node) === 1 && !other(node))) {
+  for (const first of all.filter(node => number(node) === 1)) {
     for (let at = first.parentElement, level = 0; at && level < 8; at = at.parentElement, level++) {
-      const days = {}, inside = all.filter(node => at.contains(node) && !other(node));
+      const days = {}, inside = all.filter(node => at.contains(node));
       if (inside.length < 28) continue;
-      for (const node of inside) days[number(node)] = number(node) in days ? null : node;
+      for (const node of inside) days[number(node)] = number(node) in days || disabled(node) ? null : node;
       const texts = [], walker = document.createTreeWalker(at, NodeFilter.SHOW_TEXT);
       while (walker.nextNode()) {
         const holder = walker.currentNode.parentElement;
@@ -1169,11 +1172,9 @@ _CALENDAR = r"""
   return null;
 }
 """
-_LISTS = """
-() => [...document.querySelectorAll("[role=listbox]")].filter(one => one.checkVisibility()).length
-"""
+_LISTS = "() => [...document.querySelectorAll('[role=listbox]')].filter(one => one.checkVisibility())"
 _SUGGESTIONS = r"""
-(node, anywhere) => {
+(node, [anywhere, known]) => {
   const root = node.getRootNode(), shown = one => one.checkVisibility() && one.getBoundingClientRect().width >= 1;
   const ids = ["aria-controls", "aria-owns"].flatMap(name => (node.getAttribute(name) ?? "").split(" "));
   const owned = ids.map(id => id && root.getElementById?.(id)).filter(Boolean);
@@ -1181,7 +1182,8 @@ _SUGGESTIONS = r"""
   // A list that is drawn elsewhere, and that nobody else owns.
   const free = one => !one.id || ![...root.querySelectorAll(`[aria-controls~="${CSS.escape(one.id)}"]`)].some(
     other => other !== node);
-  if (!lists.some(shown) && anywhere) lists = [...document.querySelectorAll("[role=listbox]")].filter(free);
+  if (!lists.some(shown) && anywhere) lists = [...document.querySelectorAll("[role=listbox]")]
+    .filter(one => free(one) && !known?.includes(one));
   if (!lists.length && !anywhere && !["list", "both"].includes(node.getAttribute("aria-autocomplete"))) return null;
   const found = lists.flatMap(list => [...list.querySelectorAll("[role=option]")]);
   return [...new Set(found)].filter(one => shown(one) && one.ariaDisabled !== "true");

@@ -184,7 +184,7 @@ def _is_for(button: Control, tokens: Sequence[_Token]) -> bool:
     if _after_verb(button, tokens) is None:
         return False
     name = _content(button.name)
-    return len(name) > 1 or _same(_split_verb(tokens)[0], name[0])
+    return len(name) > 1 or bool(_forms(_split_verb(tokens)[0]) & _forms(name[0]))
 
 
 def _find_giving(view: PageView, tokens: Sequence[_Token], acts: Iterable[Act] = ()) -> list[Control]:
@@ -668,7 +668,8 @@ def _give(view: PageView, text: str, *, off: bool = False, choosing: bool = Fals
     plain = bool(_forms(verb) & _SETS) or off or verb in _ON
     # What a verb asks for is more than a value, unless it is in the name of a box: "keep me signed in".
     led = bool(_tokens(text)) and _tokens(text)[0].plain in _ARTICLES
-    acting = not plain and not led and is_action(verb) and verb not in _NOUNS
+    acting = not plain and not led and verb not in _NOUNS
+    acting = acting and (is_action(verb) or any(line & _forms(verb) for line in _DOING))
     tokens = rest if plain else _tokens(text)
     headings, found = _headings(view), []
     rows = {(one.frame, tuple(one.row)) for one in view.visible if one.is_field or one.is_box or one.role == "menuitem"}
