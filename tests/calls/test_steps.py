@@ -880,6 +880,7 @@ def test_an_attempt_has_its_own_time_and_turns_exceptions_into_outcomes() -> Non
     own = failed(through(step, Script(raising(TimeoutError("its own"))), a_call()), "timeout")
     assert "its own" in own.message
     failed(through(step, Script(raising(asyncio.CancelledError())), a_call()), "target_failed")
+    failed(through(step, Script(raising(BaseExceptionGroup("x", [SystemExit(1)]))), a_call()), "target_failed")
 
 
 def test_only_an_attempt_without_harm_is_repeatable() -> None:

@@ -90,7 +90,7 @@ def failed_by(error: Agent3Error) -> Failed:
     )
 
 
-def failed_by_any(error: Exception, agent: str) -> Failed:
+def failed_by_any(error: BaseException, agent: str) -> Failed:
     """Likewise for any exception of a target: its type and words, without its stack."""
     if isinstance(error, Agent3Error):
         return failed_by(error)

@@ -33,7 +33,7 @@ def to_type(kind: Any, data: Any) -> Any:
     try:
         return _adapter(kind).validate_python(data)
     except pydantic.ValidationError as error:
-        raise ValidationError(f"The answer does not fit: {error.errors()[0]['msg']}") from None
+        raise ValidationError(error.errors(include_url=False)[0]["msg"]) from None
 
 
 @lru_cache(maxsize=1_000)

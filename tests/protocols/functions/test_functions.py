@@ -316,6 +316,35 @@ def test_working_by_hand_is_entered_again() -> None:
     run(story())
 
 
+@pytest.mark.parametrize("form", ["plain", "async", "asking"])
+def test_a_function_that_exits_has_failed_and_is_recorded(form: str) -> None:
+    agent = LocalAgent("leaver")
+
+    def plain() -> None:
+        raise SystemExit("words")
+
+    async def later() -> None:
+        raise SystemExit("words")
+
+    async def asking(ctx: Context) -> None:
+        await ctx.ask("Sure?")
+        raise SystemExit("words")
+
+    forms: dict[str, Callable[..., Any]] = {"plain": plain, "async": later, "asking": asking}
+    agent.add(forms[form], name="do")
+
+    async def story() -> None:
+        async with home(agent) as house:
+            outcome = await house.call("do")
+            if isinstance(outcome, Needs):
+                outcome = await house.answer(outcome, q1="yes")
+            assert isinstance(outcome, Failed)
+            assert (outcome.code, "SystemExit: words" in outcome.message) == ("target_failed", True)
+            assert [row["status"] for row in await house.rows()].count("failed") == 1
+
+    run(story())
+
+
 # Questions
 
 KINDS: list[tuple[Any, Any, Any, Any]] = [
@@ -328,6 +357,7 @@ KINDS: list[tuple[Any, Any, Any, Any]] = [
     (Place, {"city": "Rome", "zip": 5}, Place(city="Rome", zip=5), {"zip": 5}),
     (list[int], [1, 2], [1, 2], ["a"]),
     ({"type": "string", "maxLength": 2}, "ab", "ab", "abc"),
+    (datetime.date, "2026-02-28", datetime.date(2026, 2, 28), "31/02/2026"),
 ]
 
 
@@ -351,6 +381,34 @@ def test_answers_arrive_in_the_type_that_was_asked_for(
     assert isinstance(again, Needs), "a bad answer is asked for again"
     assert "not taken" in again.questions[0].text
     assert seen == [got]
+
+
+@pytest.mark.parametrize("is_async", [True, False])
+def test_an_answer_of_no_value_of_its_type_is_asked_for_again_and_the_job_goes_on(is_async: bool) -> None:
+    agent = LocalAgent("booker")
+
+    async def later(ctx: Context) -> str:
+        many = await ctx.ask("How many?", int)
+        return f"{many} at {await ctx.ask('Date?', datetime.date)}"
+
+    def now(ctx: SyncContext) -> str:
+        many = ctx.ask("How many?", int)
+        return f"{many} at {ctx.ask('Date?', datetime.date)}"
+
+    agent.add(later if is_async else now, name="do")
+
+    async def story() -> None:
+        async with home(agent) as house:
+            outcome = await house.call("do")
+            outcome = await house.answer(outcome, q1=3)
+            for _ in range(2):
+                outcome = await house.answer(outcome, q2="2026-02-31")
+                assert isinstance(outcome, Needs)
+                assert [question.id for question in outcome.questions] == ["q2"]
+                assert outcome.questions[0].text.startswith("Date? (not taken: ")
+            assert value(await house.answer(outcome, q2="2026-03-01")) == "3 at 2026-03-01"
+
+    run(story())
 
 
 @pytest.mark.parametrize("action", ["decline", "cancel"])

@@ -78,7 +78,9 @@ class Attempt(Step):
                 return error
             # Nobody cancelled this task: something that the target waited for was cancelled.
             outcome = Failed("target_failed", f"{call.agent} failed: something that it waited for was cancelled.")
-        elif isinstance(error, Exception):
+        elif isinstance(error, KeyboardInterrupt | GeneratorExit):
+            return error  # somebody stops the gateway, or the coroutine is being thrown away
+        else:
             # An error of ours says all in its message; of any other only the stack says where it comes from.
             known = isinstance(error, (Agent3Error, TimeoutError))
             level = logging.DEBUG if known else logging.ERROR
@@ -88,8 +90,6 @@ class Attempt(Step):
             cleaned = clean_outcome(failed_by_any(error, call.agent))
             assert isinstance(cleaned, Failed)
             outcome = cleaned
-        else:
-            return error
         return self._judge(call, outcome)
 
     def _judge(self, call: Call, outcome: Outcome) -> Outcome:

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import asyncio
+
 from msgspec.structs import replace
 
 from agent3.calls.step import Aim, Parts, Step
@@ -56,7 +58,9 @@ class RouteSecrets(Step):
                 outcome = await inner(replace(call, route=opened.route, secret=opened.secret))
             except Agent3Error as error:
                 raise redact_error(error, all_hidden()) from None
-            except Exception as error:  # noqa: BLE001 - whatever a target raises may quote the secret
+            except (asyncio.CancelledError, KeyboardInterrupt, GeneratorExit):
+                raise
+            except BaseException as error:  # noqa: BLE001 - whatever a target raises may quote the secret
                 kind = CallTimeout if isinstance(error, TimeoutError) else TargetError
                 text = clean_text(f"{call.agent} failed: {type(error).__name__}: {error}")
                 raise kind(redact(text, all_hidden())) from None

@@ -23,7 +23,17 @@ from typing import Any, ClassVar, TypeVar, overload
 import msgspec
 
 from agent3 import schema
-from agent3.errors import Agent3Error, AgentNotFound, Canceled, Declined, Interrupted, SetupError, TargetError, TooLarge
+from agent3.errors import (
+    Agent3Error,
+    AgentNotFound,
+    Canceled,
+    Declined,
+    Interrupted,
+    SetupError,
+    TargetError,
+    TooLarge,
+    ValidationError,
+)
 from agent3.model import (
     SAID,
     Agent,
@@ -204,6 +214,11 @@ def _accepted(answer: Answer, question: Question) -> Any:
     return answer.data
 
 
+def _asked_again(question: Question, error: ValidationError) -> Question:
+    """The question whose answer fits its schema, but not its type: a date that is not in the calendar."""
+    return msgspec.structs.replace(question, text=f"{question.text} (not taken: {error.message})")
+
+
 class Context(_Base):
     """The first parameter, named ``ctx``, of an async capability."""
 
@@ -216,7 +231,13 @@ class Context(_Base):
 
         ``name`` is the id of the question, in place of its number.
         """
-        return to_type(kind, await self._answer(self._question(text, kind, url, name)))
+        question = self._question(text, kind, url, name)
+        data = await self._answer(question)
+        while True:
+            try:
+                return to_type(kind, data)
+            except ValidationError as error:
+                data = _accepted(await self._ask(_asked_again(question, error)), question)
 
     async def sample(
         self,
@@ -246,12 +267,13 @@ class Context(_Base):
 
     async def _answer(self, question: Question) -> Any:
         answer = self._given(question)
-        if answer is None:
-            asker = self._call.live.ask
-            if asker is None:
-                raise SetupError("ctx.ask needs a caller that can answer; call this capability through a gateway.")
-            answer = await asker(question)
-        return _accepted(answer, question)
+        return _accepted(await self._ask(question) if answer is None else answer, question)
+
+    async def _ask(self, question: Question) -> Answer:
+        asker = self._call.live.ask
+        if asker is None:
+            raise SetupError("ctx.ask needs a caller that can answer; call this capability through a gateway.")
+        return await asker(question)
 
     def log(self, what: Any, level: Level = "info", *, logger: str | None = None) -> None:
         """Send a log line, a text or anything that is JSON, to a caller that wants lines of this level."""
@@ -326,7 +348,12 @@ class SyncContext(_Base):
 
         ``name`` is the id of the question, in place of its number.
         """
-        return to_type(kind, self._answer(self._question(text, kind, url, name)))
+        question = self._question(text, kind, url, name)
+        data = self._answer(question)
+        try:
+            return to_type(kind, data)
+        except ValidationError as error:
+            raise _Asked(_asked_again(question, error)) from None
 
     def sample(
         self,
@@ -563,6 +590,8 @@ class Function:
         except Agent3Error as error:
             error.sent = True  # whatever it says of something further on, this function has run
             raise
+        except SystemExit as error:  # out of a task of its own, as functions that ask have, it would end the loop
+            raise TargetError(f"{call.agent} failed: SystemExit: {error}") from error
 
     async def _run_in_thread(self, call: Call, given: dict[str, Any], threads: Threads) -> Outcome:
         context = SyncContext(call, asyncio.get_running_loop())
