@@ -13,6 +13,7 @@ import sqlite3
 from collections.abc import Sequence
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
+from types import NoneType
 from typing import Any, TypeVar, cast
 
 from agent3.env import Env
@@ -52,6 +53,11 @@ _SLACK = 1_024
 """Free pages that are left for what is written next."""
 _MOST_TOGETHER = 512
 """Rows of one INSERT."""
+# For NULL and bytes the driver looks for an adapter each time, and where there is none it raises and drops an error
+# inside, which takes longer than storing them. These adapters give back what they are given.
+_THE_SAME: Any = {}.get
+sqlite3.register_adapter(NoneType, _THE_SAME)
+sqlite3.register_adapter(bytes, bytes)
 _FREE = """
 SELECT page_count AS pages, freelist_count AS free, page_size AS size, auto_vacuum AS vacuum
 FROM pragma_page_count(), pragma_freelist_count(), pragma_page_size(), pragma_auto_vacuum()
@@ -237,7 +243,7 @@ def _append_statements(
         some = differing[first : first + _MOST_TOGETHER]
         room = 1 << (len(some) - 1).bit_length()
         sql = f"{start}{', '.join([row] * room)}) WHERE true LIMIT ? ON CONFLICT DO NOTHING"
-        unused = [None] * ((room - len(some)) * width)
+        unused = [0] * ((room - len(some)) * width)  # which is bound faster than None
         statements.append((sql, [*alike, *itertools.chain.from_iterable(some), *unused, len(some)]))
     return statements
 
