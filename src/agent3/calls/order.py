@@ -241,7 +241,8 @@ def _around(stage: Stage) -> Callable[[Handler], Handler] | None:
 
 
 def _fold(stages: Sequence[Stage], inner: Handler) -> Handler:
-    return Folded(stages, inner) if stages else inner
+    # The bound method: calling an object takes twice the way to it.
+    return Folded(stages, inner).__call__ if stages else inner
 
 
 class Folded:

@@ -98,6 +98,7 @@ class Runner:
     ):
         how = settings or Calls()
         self._chain = chain
+        self._run = chain.__call__
         self._jobs = jobs
         self._lookup = lookup
         self._env = env
@@ -357,7 +358,7 @@ class Runner:
             routes = call.routes or target[1].routes
             # A start by one route has it from here; of several, one is chosen by the step ``fallback``.
             route = routes[0] if len(routes) == 1 else None
-            running = self._chain(replace(call, live=turn, routes=routes, route=route))
+            running = self._run(replace(call, live=turn, routes=routes, route=route))
             outcome = await (running if opened is None else turn.run(running))
             if turn.flooded:
                 outcome = await turn.end_flood()
@@ -444,7 +445,7 @@ class Runner:
         """Run a turn through the steps; None where storage failed before anything had come."""
         assert turn.job is not None
         try:
-            outcome = await self._chain(call)
+            outcome = await self._run(call)
             # Where it told too much it ends so, whatever its target made of being cancelled.
             return await turn.end_flood() if turn.flooded else outcome
         except asyncio.CancelledError:

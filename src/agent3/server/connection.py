@@ -380,7 +380,8 @@ class _Connection(GuardedConnection):
                 self._send_away()
                 return True
             self._stop_timer()
-            self._direct = self.loop.create_task(self._run_direct(guest, data, start, trace))
+            # By the loop it would first be given a name of its own.
+            self._direct = asyncio.Task(self._run_direct(guest, data, start, trace), loop=self.loop, name="request")
             self.tasks.add(self._direct)
         elif len(data) + missing > _MAX_BODY:
             return False

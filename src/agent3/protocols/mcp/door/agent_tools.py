@@ -36,6 +36,7 @@ from agent3.model import (
     own_routes,
 )
 from agent3.observe.logs import get as logger
+from agent3.observe.metrics import Number
 from agent3.observe.performance import MCPPerformanceMonitor
 from agent3.protocols.mcp.door.gateway_tools import WARN_EVERY, JobTasks
 from agent3.protocols.mcp.door.passthrough import Passthrough
@@ -144,6 +145,8 @@ class AgentTools:
         self._all: dict[str, Tool] = {}
         self._allowed: dict[tuple[str, Principal], bool] = {}
         """Which capabilities of the agent, as it is now, a caller may call."""
+        self._answered: dict[str, Number] = {}
+        """By tool where a call that was answered is counted."""
         self.renew(agent)
         self._passthrough = passthrough
         offered = offers(agent) if passthrough is not None else frozenset()
@@ -174,6 +177,7 @@ class AgentTools:
         self._all = {name: before[name] if before.get(name) == tool else tool for name, tool in current.items()}
         self._passes = passes
         self._allowed.clear()
+        self._answered.clear()
         self._generation += 1
         return before != self._all
 
@@ -225,7 +229,13 @@ class AgentTools:
                 status = "success"
             return outcome
         finally:
-            self._metrics.mcp_tool_invocations.inc((name if capability is not None else "unknown", status))
+            counted = self._answered.get(name) if status == "success" else None
+            if counted is None:
+                known = name if capability is not None else "unknown"
+                counted = self._metrics.mcp_tool_invocations.series((known, status))
+                if status == "success":
+                    self._answered[name] = counted
+            counted.inc()
             seconds = self._env.monotonic() - started
             MCPPerformanceMonitor.record(operation, seconds, self._metrics, warn_every=WARN_EVERY)
 
