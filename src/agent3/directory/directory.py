@@ -871,16 +871,16 @@ def _young_collections_alone() -> Iterator[None]:
     """Keep the garbage collector from objects that have survived it: while a large catalogue is read and indexed, each
     of its walks through all of them would hold the event loop for up to 0.1 s.
     """
-    first, second, third = gc.get_threshold()
     _collecting[0] += 1
     if _collecting[0] == 1:
-        _collecting[1] = third
+        first, second, _collecting[1] = gc.get_threshold()
         gc.set_threshold(first, second, _NEVER)
     try:
         yield
     finally:
         _collecting[0] -= 1
         if not _collecting[0]:
+            first, second, _ = gc.get_threshold()
             gc.set_threshold(first, second, _collecting[1])
 
 

@@ -46,6 +46,8 @@ __all__ = ["Beside", "InBackground", "listen", "serve_forever", "serve_stdio", "
 
 Beside = Callable[[Server, str], AbstractAsyncContextManager[Sequence[str]]]
 """What runs beside a gateway while it serves: given the gateway and its URL, it yields lines for the greeting."""
+_YOUNG = 5_000
+"""New objects after which the garbage collector looks at them; by default 700."""
 
 
 def serve_forever(
@@ -67,14 +69,21 @@ def serve_forever(
             try:
                 with opened.http.capture_signals():  # from the first word on: who reads it may stop it at once
                     _greet(opened, settings, agents)
-                    # What start-up made lives as long as the process; the collector need not look at it again.
-                    gc.freeze()
+                    _collect_less()
                     await opened.http.serve(sockets=[listener])
             finally:
                 withdraw(note)
 
     with listener or listen(settings) as ready:
         _run(serve(ready))
+
+
+def _collect_less() -> None:
+    """What start-up made lives as long as the process; the collector need not look at it again. And what a call makes
+    is mostly gone at its end: it looks when there is more of it than at any moment of usual work.
+    """
+    gc.freeze()
+    gc.set_threshold(_YOUNG)
 
 
 def _check_clients(settings: Settings) -> None:
@@ -367,7 +376,7 @@ def serve_worker(
                 await peers.open()
                 if greets:
                     _greet(opened, settings, agents)
-                gc.freeze()
+                _collect_less()
                 say(line, READY)
                 while True:
                     await asyncio.sleep(BEAT_SECONDS)
