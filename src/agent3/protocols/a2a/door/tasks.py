@@ -396,14 +396,12 @@ class Engine:
     async def _prepare(self, caller: Caller, request: Send) -> tuple[Call, Aim]:
         """The call of a message that begins a task, and what it is for."""
         message = request.message
-        for name, value in (
-            ("messageId", message.message_id),
-            ("contextId", message.context_id),
-            ("id", request.task_alias),
-        ):
-            if value is not None and len(value) > _ID:
-                text = f"must have at most {_ID} characters, got {len(value)}"
-                raise ValidationError(f"{name} {text}.", errors=[{"path": name, "message": text}])
+        if len(message.message_id) > _ID:
+            raise _too_long("messageId", message.message_id)
+        if message.context_id is not None and len(message.context_id) > _ID:
+            raise _too_long("contextId", message.context_id)
+        if request.task_alias is not None and len(request.task_alias) > _ID:
+            raise _too_long("id", request.task_alias)
         aim = await self._host.aim(caller.principal, message, request.tenant)
         self._messages.inc((caller.principal.id, aim.agent.id, "request"))
         _check_modes(request, aim.capability)
@@ -684,6 +682,11 @@ def _search_text(task: Task) -> str:
         else:
             words.append(msgspec.json.encode(part.data).decode())
     return "\n".join(words).lower()
+
+
+def _too_long(name: str, value: str) -> ValidationError:
+    text = f"must have at most {_ID} characters, got {len(value)}"
+    return ValidationError(f"{name} {text}.", errors=[{"path": name, "message": text}])
 
 
 def _check_modes(request: Send, capability: Capability) -> None:

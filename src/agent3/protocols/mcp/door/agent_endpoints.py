@@ -203,7 +203,7 @@ class AgentEndpoints:
                         continue
                     if not door.fits(agent):
                         self._close(name, "its agent is another one now")
-                    elif not door.busy and door.used < self.now() - self._idle:
+                    elif not door.is_in_use() and door.used < self.now() - self._idle:
                         self._close(name, "it was not used")
                     else:
                         door.renew(agent)
@@ -264,11 +264,13 @@ class _Guest:
 
     async def reply(self, scope: MutableMapping[str, Any], body: bytes, hung_up: HungUp) -> Reply | None:
         """The answer to a request with this body; None where the guest has to be let in anew."""
-        if self._inside is None or not self._doors.admits(self._name, self._inside[0], self._who):
+        if self._inside is None:
             return None
         door, visitor = self._inside
+        if not self._doors.admits(self._name, door, self._who):
+            return None
         door.busy += 1
-        door.used = self._doors.now()
+        door.was_used = True
         try:
             return await visitor.reply(scope, body, hung_up)
         finally:
@@ -277,6 +279,9 @@ class _Guest:
 
 class _Door:
     """One agent's door, while it is open. ``busy`` counts the requests inside, open streams among them."""
+
+    was_used = False
+    """Since it was last looked at, which is when ``used`` is set: not every request reads the clock for it."""
 
     def __init__(self, doors: AgentEndpoints, agent: Agent):
         self._doors = doors
@@ -338,6 +343,12 @@ class _Door:
             return await self.lane.reply(scope, body, hung_up)
         finally:
             self.busy -= 1
+
+    def is_in_use(self) -> bool:
+        """Whether requests are inside, or were since the last look."""
+        if self.was_used:
+            self.was_used, self.used = False, self._doors.now()
+        return self.busy > 0
 
     def knows(self, who: _Who, agent: Agent | None) -> bool:
         """Whether this caller was let in to the agent as it is now; rules do not change while a gateway runs."""

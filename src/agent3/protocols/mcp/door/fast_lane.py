@@ -208,8 +208,7 @@ class Visitor:
         An outcome that only the SDK can encode is left in ``scope``, which becomes part of that of the request.
         """
         lane = self._lane
-        request = _parse(body) if len(body) <= lane.max_body else None
-        if request is None:
+        if len(body) > lane.max_body or not _is_bounded(body) or (request := _decode(body)) is None:
             return _irregular()
         return lane.answer(request, self._headers, self._principal, scope, hung_up)
 
@@ -705,11 +704,6 @@ def _find_request(scope: Scope) -> tuple[bytes, str] | None:
 
 async def _irregular() -> Reply | None:
     return None
-
-
-def _parse(body: bytes) -> _Request | None:
-    """The request, if it is within bounds and has a regular shape."""
-    return _decode(body) if _is_bounded(body) else None
 
 
 def _is_bounded(body: bytes) -> bool:
