@@ -16,7 +16,7 @@ from agent3.directory.choice import choose, closest, index_capabilities
 from agent3.directory.documents import documents_of
 from agent3.directory.search import Index
 from agent3.directory.words import detect_language, stem, terms
-from agent3.model import Agent, Capability
+from agent3.model import Agent, Capability, Hints
 from agent3.sentences.tokens import LONGEST
 from agent3.sentences.word_forms import words
 
@@ -294,3 +294,27 @@ def test_a_message_is_read_to_a_bound() -> None:
     assert choose(index, offered, f"order pizza {filling}", 0.0) == offered[0]
     assert choose(index, offered, f"{filling} order pizza", 0.0) is None
     assert closest(index, offered, f"{filling} cancel booking", 1) == offered[:1]
+
+
+@pytest.mark.parametrize("reads", [True, False])
+def test_one_that_a_message_says_all_for_is_chosen_before_one_that_it_leaves_open(reads: bool) -> None:
+    zone = {"type": "string", "description": "IANA timezone name, such as 'Europe/London'"}
+    clock = {"type": "string", "description": "Time in 24-hour format (HH:MM)"}
+    converted = {"source_timezone": zone, "time": clock, "target_timezone": zone}
+    now, convert = (
+        Capability(
+            name=name,
+            description=told,
+            hints=Hints(read_only=reads),
+            input_schema={"type": "object", "properties": fields, "required": [*fields]},
+        )
+        for name, told, fields in (
+            ("get_current_time", "Get current time in a specific timezone", {"timezone": zone}),
+            ("convert_time", "Convert time between timezones", converted),
+        )
+    )
+    offered = [now, convert]
+    chosen = choose(index_capabilities(offered), offered, "what time is it in Tokyo", 1_795_000_000.0)
+    assert chosen == (now if reads else None)  # what does something is asked about
+    full = "convert 10:30 from Europe/Madrid to Asia/Tokyo"
+    assert choose(index_capabilities(offered), offered, full, 1_795_000_000.0) == convert

@@ -17,7 +17,7 @@ from agent3.directory.meaning import WORDS, Encoder, encode_message
 from agent3.directory.search import Index, Match, Ranking
 from agent3.directory.words import spell, terms
 from agent3.model import Agent, Capability
-from agent3.sentences import Understood, free_text, read
+from agent3.sentences import Ask, Understood, free_text, read
 from agent3.sentences.lexicon import BROAD, EMPTY, fold, is_action, meanings
 from agent3.sentences.phrases import match_phrases
 from agent3.sentences.slots import split_name
@@ -87,7 +87,15 @@ class Choices:
         each of its words. None where that is not clear, or where none of them comes near.
         """
         message = message[:LONGEST]
-        return self._choose(offered, message, now) or _choose_by_reading(self.index, offered, message, now)
+        found = self._choose(offered, message, now)
+        if found is None:
+            return _choose_by_reading(self.index, offered, message, now)
+        # "What time is it in Tokyo" is nearest to one that converts times, but says all that another one needs.
+        if _leaves_open(found, message, now):
+            others = [one for one in offered if one is not found]
+            if (other := _choose_by_reading(self.index, others, message, now, clearly=False)) is not None:
+                return other if other.hints.read_only else None
+        return found
 
     def _choose(self, offered: Sequence[Capability], message: str, now: float) -> Capability | None:
         ranking = self.index.rank(message)
@@ -204,9 +212,19 @@ def closest(index: Index, offered: Sequence[Capability], message: str, most: int
     return [known[name] for name in [*ranked, *(name for name in known if name not in ranked)][:most]]
 
 
-def _choose_by_reading(index: Index, offered: Sequence[Capability], message: str, now: float) -> Capability | None:
+def _leaves_open(capability: Capability, message: str, now: float) -> bool:
+    """Whether a message does not say all that a capability needs, for one that reads messages at all."""
+    if capability.meta.get("reads") or free_text(capability, message) is not None:
+        return False
+    reading = read(capability, message, datetime.fromtimestamp(now))  # noqa: DTZ006 - the user's own day
+    return isinstance(reading, Ask) and bool(reading.missing)
+
+
+def _choose_by_reading(
+    index: Index, offered: Sequence[Capability], message: str, now: float, *, clearly: bool = True
+) -> Capability | None:
     """The only one near that understands all of a message, and whose verb or noun is in it. None where one of the
-    others would take any words, or fits the words clearly better.
+    others would take any words, or, unless ``clearly`` is false, fits the words clearly better.
     """
     today = datetime.fromtimestamp(now)  # noqa: DTZ006 - the user's own day
     found: list[Capability] = []
@@ -217,8 +235,8 @@ def _choose_by_reading(index: Index, offered: Sequence[Capability], message: str
         if isinstance(reading, Understood) and reading.input and any(role == "capability" for _, role in reading.used):
             found.append(one)
     found = [one for one in found if not _DEPRECATED.search(one.description[:200])] or found
-    if len(found) != 1:
-        return None
+    if len(found) != 1 or not clearly:
+        return found[0] if len(found) == 1 else None
     fits = {match.agent: match.score for match in islice(index.rank(message), _NEAR)}
     return found[0] if fits.get(found[0].name, 0.0) * CLEARLY >= max(fits.values(), default=0.0) else None
 
