@@ -42,6 +42,11 @@ SEEDS = capability("search_seeds", "Search the seeds of the bank.", "", reads=Tr
                    country="Country of origin")  # fmt: skip
 CARD = capability("add_card", "Add a card to a list.", "list_name name", list_name="Name of the list",
                   name="Title of the card")  # fmt: skip
+ORDER = capability("reorder", "Reorder an article.", "article quantity", article="Article number, e.g. A-1001",
+                   quantity=whole("Quantity"),
+                   unit_price=NUMBER | {"description": "Price per unit in euros"})  # fmt: skip
+BAKE = capability("schedule_bake", "Schedule a bake.", "product start", product="What is baked", start="Start, HH:MM")
+READ = capability("read_text", "Read the text of a file.", "path", reads=True, path="Path of the file")
 BOOK = capability("book_session", "Book a session.", "artist client", artist="Artist", client="Name of the client")
 
 
@@ -65,6 +70,8 @@ BOOK = capability("book_session", "Book a session.", "artist client", artist="Ar
          {"file": "ep12.mp3", "start": "00:01:30", "end": "00:45:00"}),
         (FOG, "set the fog to 35%", {"density": 0.35}),
         (PRINT, "print gear.stl on printer Voron", {"file": "gear.stl", "printer": "Voron"}),
+        (ORDER, "reorder 200 units of A-1002", {"article": "A-1002", "quantity": 200}),  # 200 is no price
+        (BAKE, "schedule a bake of rye at 16:00", {"product": "rye", "start": "16:00"}),
         (BUOY, "wind at buoy B-12", {"buoy": "B-12", "variable": "wind"}),
         (BUOY, "dame el viento de la boya B-7", {"buoy": "B-7", "variable": "wind"}),
     ],
@@ -88,6 +95,9 @@ def test_what_is_said_of_an_unusual_tool_is_understood(what: Capability, sentenc
         (PAY, "pay Ioana 34 crates at 2.50 euros per kilo"),
         (GRAVITY, "record a gravity of 1,012 for batch B2026-11"),
         (FOG, "set the fog to 8"),
+        (ORDER, "reorder A-1002 at 200"),  # so many, or for so much?
+        (BAKE, "schedule a bake of rye at 4"),  # in the morning?
+        (READ, "create a folder called photos in /srv/a"),
     ],
 )
 def test_what_is_only_half_said_of_an_unusual_tool_is_asked(what: Capability, sentence: str) -> None:

@@ -323,7 +323,7 @@ def _with_nouns(slot: Slot, objects: Sequence[str]) -> Slot:
     return replace(slot, nouns=slot.nouns | nouns)
 
 
-_HEAD = re.compile(r"[,.;:(/]|\b(?:in|of|for|to|that|which|where|when|with|from|by|on|at|e\.g|used|as|or)\b")
+_HEAD = re.compile(r"[,.;:(/]|\b(?:per|in|of|for|to|that|which|where|when|with|from|by|on|at|e\.g|used|as|or)\b")
 
 
 def _head_nouns(described: str) -> Iterator[str]:
@@ -743,7 +743,23 @@ def _cues(words: tuple[str, ...], kind: Kind) -> Iterator[tuple[str, ...]]:
     telling = tuple(word for word in words if word not in _WEAK_WORDS) or words
     yield telling
     for word in telling:
-        if word not in ("from", "to", "in", "at", "by", "on", "max", "min", "start", "end", "is", "has", "num", "per"):
+        if word not in (
+            "from",
+            "to",
+            "in",
+            "at",
+            "by",
+            "on",
+            "max",
+            "min",
+            "start",
+            "end",
+            "is",
+            "has",
+            "num",
+            "per",
+            "unit",
+        ):
             yield (word,)
     for said in ("_".join(words), *telling):
         yield from (row for row in ways_to_say(said) if len(row) > 1)

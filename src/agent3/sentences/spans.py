@@ -204,6 +204,10 @@ def find_spans(text: str, now: datetime) -> list[Span]:
     return sorted(found, key=lambda span: span.start)
 
 
+_EARLY = 6
+"""Before this hour a time of day that says no more may as well be in the afternoon."""
+
+
 def _find_times(plain: str) -> Iterator[Span]:
     for match in _CLOCK.finditer(plain):
         told = next((match[name] for name in ("h", "h2", "h3", "h4", "h5", "h6", "h7") if match[name]), "0")
@@ -231,7 +235,9 @@ def _find_times(plain: str) -> Iterator[Span]:
         elif part in ("morning", "madrugada") and hour == 12:
             hour = 0
         if hour < 24 and minute < 60:
-            yield Span(*match.span(), "time", time(hour, minute))
+            # "At four" is hardly said of the night, and "at nine" of the evening.
+            bare = not (part or match["half"] or match["h2"]) and 0 < hour < _EARLY and told != "0"
+            yield Span(*match.span(), "time", time(hour, minute), other=time(hour + 12, minute) if bare else None)
 
 
 def _number_span(match: re.Match[str], language: Language) -> Span:

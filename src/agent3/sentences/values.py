@@ -90,6 +90,8 @@ _ORDERED_BY = {
 }
 _FLAG_PHRASES = (("in",), ("with",), ("as",))
 _KEYS = frozenset("id number no key pr issue ticket num nr ref".split())
+_PRICES = frozenset("price cost rate fee fare tariff precio tarifa".split())
+_FOR_HOW_MUCH = frozenset("at for a por @".split())
 _QUANTITIES = frozenset("quantity qty count copies units pieces".split())
 _ORDER = frozenset("last first latest oldest newest next ultimos ultimas primeros primeras proximos proximas".split())
 _OF = frozenset("of the my these those your our de los las mis estos estas sus tus del".split())
@@ -187,6 +189,7 @@ def _typed(scene: Scene, begin: int, slot: Slot, cue: Cue) -> Iterator[Value]:
             universal = atom.last < len(tokens) and tokens[atom.last].value in ("UTC", "GMT", "Z")
             written = f"{write_moment(datetime.combine(day, atom.value), slot)}{'Z' if universal else ''}"
             local = None if universal or not _UNIVERSAL.search(slot.described) else written
+            local = local or (None if atom.doubt is None else atom.doubt.isoformat())  # four in the afternoon?
             yield Value(atom.last + universal, written, doubt=local)  # which zone is meant is asked
     if slot.kind == "time" and "hh:mm:ss" in fold(slot.described) and re.fullmatch(r"\d\d:\d\d:\d\d", token.value):
         yield Value(begin + 1, token.value)  # a time of day, or a place in a recording
@@ -408,8 +411,11 @@ def _flags(scene: Scene, begin: int, slot: Slot) -> Iterator[Value]:
 
 def _numbers(scene: Scene, begin: int, slot: Slot, cue: Cue) -> Iterator[Value]:
     tokens = scene.tokens
-    alone = [other for other in scene.slots if other.kind in ("integer", "number") and not other.unit] in ([], [slot])
-    alone = alone or sum(other.kind in ("integer", "number") for other in scene.slots) == 1
+    numbers = [other for other in scene.slots if other.kind in ("integer", "number")]
+    uncounted = [other for other in numbers if not other.unit]
+    alone = uncounted in ([], [slot]) or len(numbers) == 1
+    counted = alone or [other for other in uncounted if not frozenset(other.words) & _PRICES] == [slot]
+    """Whether no other number could be how many there are: a price is none."""
     bounds = slot.role == "most" and not slot.unit
     for atom in scene.atoms[begin]:
         if scene.relative and not _is_key(slot) and begin and tokens[begin - 1].plain not in _UP_TO:
@@ -425,6 +431,8 @@ def _numbers(scene: Scene, begin: int, slot: Slot, cue: Cue) -> Iterator[Value]:
             continue
         end, cost, cued = atom.last, 0.0, cue in ("named", "noun", "lead")
         following = tokens[end] if end < len(tokens) else None
+        if following is not None and following.means & slot.own and frozenset(slot.words) & _PRICES:
+            continue  # "3 days" are no price per day, "200 units" no unit price
         if following is not None and following.shape == "word" and following.plain not in EMPTY:
             if (
                 following.means & slot.own - {"max", "min", "number"}
@@ -443,9 +451,9 @@ def _numbers(scene: Scene, begin: int, slot: Slot, cue: Cue) -> Iterator[Value]:
                 end, cued, cost = end + 2, True, 0.0  # "10 per page"
         elif following is not None and following.plain in _COUNTERS and not slot.unit and end == atom.last:
             end += 1
-            if _is_quantity(slot) and alone:
+            if _is_quantity(slot) and counted:
                 cued, cost = True, 0.0
-        if not cued and alone and _is_portion(scene, begin, end, slot):
+        if not cued and counted and _is_portion(scene, begin, end, slot):
             cued, cost = True, 0.1  # "add 3 of AB-123", "refund 12.50 of payment pay_4"
         if slot.own & {"year"} and 1900 <= atom.value <= 2100:
             cued = True
@@ -455,6 +463,10 @@ def _numbers(scene: Scene, begin: int, slot: Slot, cue: Cue) -> Iterator[Value]:
                 break
         if bounds and begin and tokens[begin - 1].plain in AT_MOST:
             cued = True
+        if not cued and begin and tokens[begin - 1].plain in _FOR_HOW_MUCH and len(numbers) > 1 and any(
+            other is not slot and frozenset(other.words) & _PRICES for other in numbers
+        ):  # fmt: skip
+            continue  # "at 200": so many, or for so much?
         if not cued and not (slot.required and alone) and (cue != "role" or not slot.required):
             continue
         if any(
