@@ -75,6 +75,9 @@ per_minute = 1e9
 burst = 1000000
 concurrent = 1000
 
+[search]
+semantic = false
+
 [calls]
 ledger_days = 30
 """
