@@ -43,11 +43,13 @@ meaning.load_encoder = lambda: None  # type: ignore[assignment]
 # Hundreds of databases are left behind in folders that pytest keeps; with eight megabytes kept back each, that adds up.
 disk_space.RESERVE = 128 * 1024
 
-# The files that take most of a processor, with all that they start: begun first, they leave no worker alone at the end.
+# The files that take longest, also to wait: begun first, they leave no worker alone at the end.
 LONGEST = """
-    test_docs test_bench test_tale test_web_commands test_door test_matrix test_connector test_leaving test_faults
-    test_reload test_serving test_executor test_main test_adding test_example_protocol test_demo_sites test_wrong_clicks
-    test_healer test_visits test_website_examples test_banners test_driver test_agent_endpoints test_scripts
+    test_kinds test_bench test_matrix test_leaving test_faults test_website_examples test_web_commands test_tale
+    test_modelling test_driver test_docs test_door test_workers test_connector test_wrong_clicks test_adding
+    test_turns test_asking_servers test_serving test_visits test_websites test_demo_sites test_gateway
+    test_example_protocol test_banners test_changes test_mcp_client test_connection test_logins test_reload
+    test_healer test_scripts
 """.split()
 
 

@@ -5,10 +5,8 @@ from __future__ import annotations
 import asyncio
 import itertools
 import os
-import random
 import signal
 import time
-from collections import Counter
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
@@ -24,7 +22,6 @@ from agent3.protocols.functions.functions import Context
 from agent3.server.readiness import LONGEST, Readiness
 from agent3.storage import Database, open_database
 from agent3.storage.leases import Leases
-from faults import two_gateways
 from tests.support.home import CLIENT, home, job_of, run, until
 from tests.support.machines import eventually, machines, start
 from tests.support.postgres import new_database_url
@@ -162,23 +159,6 @@ def test_who_leaves_is_followed_at_once(lasting_url: str) -> None:
             assert done == ["first", "second"]
 
     run(story(), 100)
-
-
-@pytest.mark.postgres
-@pytest.mark.timeout(400)
-def test_no_call_fails_while_both_are_restarted(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(two_gateways, "CALLERS", 5)
-    url = new_database_url()
-
-    async def story() -> tuple[dict[str, Any], Counter[str]]:
-        async with two_gateways._pair(url) as pair:
-            return await two_gateways.restarted(pair, random.Random(1)), pair.wrong
-
-    result, wrong = asyncio.run(asyncio.wait_for(story(), 300))
-    del wrong["there was hardly a load"]  # how many calls there were says how fast the machine is
-    assert result["failed"] == 0
-    assert result["calls"] > 0
-    assert not +wrong, wrong
 
 
 @contextmanager

@@ -63,7 +63,7 @@ def test_an_agent_added_beside_one_is_callable_on_both_at_once(pair: Machines, t
     def asking(door: Door) -> None:
         """Ask until the agent is seen, all the time, so that the memory of the gateway is always fresh."""
         while door.get("/v1/agents/added").status != 200:
-            assert not stop.wait(0.02)
+            assert not stop.wait(0.1)
 
     with ThreadPoolExecutor() as pool:
         seen = [pool.submit(asking, door) for door in doors]

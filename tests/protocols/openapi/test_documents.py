@@ -15,6 +15,7 @@ from hypothesis import strategies as st
 from agent3 import schema
 from agent3.errors import Agent3Error, LoopDetected, MalformedResponse, SetupError, TooLarge
 from agent3.model import Agent, Capability, Route
+from agent3.protocols.openapi import document as document_reader
 from agent3.protocols.openapi.document import parse
 from agent3.protocols.openapi.operations import MOST_OPERATIONS, Operation, describe
 from tests.support.gateway import hosted
@@ -303,7 +304,8 @@ def test_what_is_no_document_is_refused_and_said(body: bytes, why: str) -> None:
         parse(body, "it")
 
 
-def test_documents_are_bounded() -> None:
+def test_documents_are_bounded(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(document_reader, "_YAML_SECONDS", 240.0)  # a starved machine has been seen to need 120
     bomb = b"openapi: 3.1.0\na: &a [x, x, x, x, x, x, x, x, x]\n"
     for before, name in zip("abcdefghi", "bcdefghij", strict=True):
         bomb += f"{name}: &{name} [{', '.join([f'*{before}'] * 9)}]\n".encode()
