@@ -571,6 +571,16 @@ def test_nearest_is_a_likely_name_or_none() -> None:
     assert nearest("Origin", ["origin", "destination"]) == "origin"
     assert nearest("zzz", ["origin"]) is None
     assert nearest("x" * 10_000, ["x" * 10_000]) is None
+    for slip, known in [
+        ("creatNote", "create_note"),
+        ("list_note", "list_notes"),
+        ("cty", "city"),
+        ("dubble", "double"),
+    ]:
+        assert nearest(slip, [known]) == known
+    opposites = [("createNote", "deleteNote"), ("lock_door", "unlock_door"), ("get_x", "set_x"), ("import", "export")]
+    for wanted, opposite in opposites:
+        assert nearest(wanted, [opposite]) is None
 
 
 # Functions

@@ -689,8 +689,8 @@ def test_a_gateway_of_the_environment_is_not_taken_silently(agent3: Command, mon
     told = agent3("dlq", "list")
     assert (told.code, told.out) == (0, "No dead letters.\n")
     assert told.err == (
-        "agent3: AGENT3_SERVER has no effect here: this command works on the database of the settings. "
-        "Name another with --db.\n"
+        "agent3: AGENT3_SERVER has no effect here: this command works on the database of the settings, on which "
+        "http://127.0.0.1:9 does not run. Name another with --db.\n"
     )
     assert agent3("dlq", "list", "--db", "sqlite:///own.db").err == "", "here it is clear which one is meant"
 

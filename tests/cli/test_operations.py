@@ -84,6 +84,15 @@ def test_an_operator_finds_shows_and_drops_letters_while_the_gateway_runs(agent3
         assert told(agent3(running.data, "dlq", "drop", one["id"], "--yes", "--json")) == {"dropped": 1}
         assert agent3(running.data, "dlq", "drop", one["id"], "--yes").returncode == 4
         assert agent3(running.data, "dlq", "list").stdout == "No dead letters.\n"
+        assert agent3(running.data, "stop").stdout == "No agent is stopped.\n"
+        served = agent3(running.data, "stop", "shop", "--reason", "rats")
+        assert (served.stdout, served.stderr) == ("shop is stopped.\n", "")
+        unknown = agent3(running.data, "stop", "shopp")
+        assert unknown.stdout == "Calls of 'shopp' are refused.\n"
+        assert "Nothing is known here of an agent 'shopp'" in unknown.stderr
+        stopped = told(agent3(running.data, "stop", "--json"))["stopped"]
+        assert {one["id"]: one["reason"] for one in stopped} == {"shop": "rats", "shopp": ""}
+        assert "calls of shop" in agent3(running.data, "doctor").stdout
 
 
 def test_a_backup_is_taken_beside_a_gateway_and_restored_without_it(agent3: Command, tmp_path: Path) -> None:

@@ -76,6 +76,10 @@ def test_a_stopped_agent_ends_what_runs_and_takes_nothing_until_it_is_started(mo
                 refused = await call(server, "hello", **extra)
                 assert isinstance(refused, Failed)
                 assert refused.code == "forbidden"
+            everywhere = [await server.gateway.select(BOB, "slow")]
+            everywhere += (await server.gateway.find_agents(BOB))["agents"]
+            everywhere += (await server.gateway.search(BOB, "hello"))["agents"]
+            assert {one["status"] for one in everywhere} == {"stopped"}
             rows = await server.services.database.all("SELECT what FROM audit WHERE kind = 'change'")
             assert "agent stopped" in [row["what"] for row in rows]
             codes = await server.services.database.all("SELECT code FROM calls WHERE status <> 'done'")

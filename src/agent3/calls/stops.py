@@ -112,6 +112,11 @@ class Stops:
         self._ended.discard(call.live)
         return True
 
+    async def list_agents(self) -> list[dict[str, Any]]:
+        """The stopped agents, the last first: id, at, who, reason."""
+        rows = await self._database.all("SELECT id, at, who, reason FROM stopped_agents ORDER BY at DESC, id")
+        return [dict(row) for row in rows]
+
     # Changing
 
     async def stop(self, agent: str, reason: str = "") -> None:

@@ -21,6 +21,7 @@ from typing import Any, Literal
 
 import agent3
 from agent3.calls.jobs import LEASE
+from agent3.calls.stops import Stops
 from agent3.calls.webhooks import keys_of
 from agent3.cli.gateway_client import Remote
 from agent3.client.announcement import find_running
@@ -199,6 +200,7 @@ async def check_database(settings: Settings, env: Env) -> list[Check]:
         inside: dict[str, Callable[[], Awaitable[Check]]] = {
             "clock": lambda: check_clock(database, env, began),
             "leases": lambda: check_leases(database),
+            "stopped agents": lambda: check_stopped(database, env),
             "dead letters": lambda: check_dead_letters(database, env),
             "credentials": lambda: check_credentials(database, find_running(settings, own=True)),
         }
@@ -257,6 +259,15 @@ async def check_leases(database: Database) -> Check:
         return make_check("leases", "ok", "no job waits for a process that has ended")
     detail = f"{row['jobs']} jobs of {row['nodes']} processes that have ended wait to be taken over"
     return make_check("leases", "warn", detail, "Start agent3 serve with the agents of those jobs.")
+
+
+async def check_stopped(database: Database, env: Env) -> Check:
+    stopped = [one["id"] for one in await Stops(database, env).list_agents()]
+    if not stopped:
+        return make_check("stopped agents", "ok", "none")
+    more = f" and {len(stopped) - 10} more" if len(stopped) > 10 else ""
+    detail = f"calls of {', '.join(stopped[:10])}{more} are refused"
+    return make_check("stopped agents", "warn", detail, "agent3 stop says since when and why; agent3 start ends it.")
 
 
 async def check_dead_letters(database: Database, env: Env) -> Check:

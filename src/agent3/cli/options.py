@@ -69,9 +69,11 @@ def load_settings(
 
 def load_database_settings(options: DatabaseOptions) -> Settings:
     """The settings of a command that works on the database itself, also beside a running gateway."""
-    if options.db is None and os.environ.get("AGENT3_SERVER"):
+    settings = load_settings(options.config, options.db)
+    server = os.environ.get("AGENT3_SERVER", "").rstrip("/")
+    if server and options.db is None and find_running(settings, own=True) != server:
         print_error(
-            "AGENT3_SERVER has no effect here: this command works on the database of the settings. "
-            "Name another with --db."
+            f"AGENT3_SERVER has no effect here: this command works on the database of the settings, on which {server} "
+            "does not run. Name another with --db."
         )
-    return load_settings(options.config, options.db)
+    return settings

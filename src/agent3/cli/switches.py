@@ -2,10 +2,16 @@
 
 from __future__ import annotations
 
+import time
+from collections.abc import Mapping, Sequence
+from typing import Any
+
 from agent3.calls.stops import Stops
 from agent3.cli.options import load_database_settings
+from agent3.cli.output import make_console, make_table
 from agent3.env import REAL
 from agent3.errors import ValidationError
+from agent3.schema.explain import nearest
 from agent3.storage import Database
 from agent3.terminal.database_work import run_on_database
 from agent3.terminal.options import DatabaseOptions
@@ -14,8 +20,8 @@ from agent3.terminal.output import clean, print_note, print_result
 __all__ = ["start", "stop"]
 
 
-def stop(agent: str, *, reason: str = "", options: DatabaseOptions = DatabaseOptions()) -> None:  # noqa: B008 - frozen
-    """Stop an agent: its calls are refused from now on, and those that run are ended.
+def stop(agent: str = "", *, reason: str = "", options: DatabaseOptions = DatabaseOptions()) -> None:  # noqa: B008 - frozen
+    """Stop an agent: its calls are refused from now on, and those that run are ended. Without one, list the stopped.
 
     Parameters
     ----------
@@ -24,20 +30,38 @@ def stop(agent: str, *, reason: str = "", options: DatabaseOptions = DatabaseOpt
     reason:
         Why; callers are told.
     """
-    if not agent or len(agent) > 200:
+    if len(agent) > 200:
         raise ValidationError("Say which agent to stop, by its id: agent3 list names them.")
     settings = load_database_settings(options)
+    if not agent:
+        stopped = run_on_database(settings, lambda database: Stops(database, REAL).list_agents())
+        print_result({"stopped": stopped}, options.json, lambda _: _print_stopped(stopped))
+        return
 
-    async def work(database: Database) -> bool:
+    async def work(database: Database) -> tuple[bool, str | None]:
         await Stops(database, REAL).stop(agent, reason)
-        return await database.one("SELECT id FROM agents WHERE id = ?", agent) is not None
+        added = [row["id"] for row in await database.all("SELECT id FROM agents")]
+        # A gateway may host it itself; then it has most likely been called.
+        known = agent in added or await database.one("SELECT id FROM calls WHERE agent = ? LIMIT 1", agent) is not None
+        return known, nearest(agent, added)
 
-    if not run_on_database(settings, work):
-        print_note(
-            f"No agent {agent!r} has been added to this database. Unless a gateway hosts one of that id itself, this "
-            "stops nothing: agent3 list names them."
-        )
-    print_result({"id": agent, "stopped": True}, options.json, lambda _: print(clean(f"{agent} is stopped.")))
+    known, near = run_on_database(settings, work)
+    if not known:
+        hint = f" Did you mean {near!r}?" if near else " agent3 list names the agents."
+        print_note(f"Nothing is known here of an agent {agent!r}.{hint} To undo this: agent3 start {agent}.")
+    done = f"{agent} is stopped." if known else f"Calls of {agent!r} are refused."
+    print_result({"id": agent, "stopped": True}, options.json, lambda _: print(clean(done)))
+
+
+def _print_stopped(stopped: Sequence[Mapping[str, Any]]) -> None:
+    if not stopped:
+        print("No agent is stopped.")
+        return
+    table = make_table("agent", "since", "by", "reason")
+    for one in stopped:
+        since = time.strftime("%Y-%m-%d %H:%M", time.localtime(one["at"]))
+        table.add_row(one["id"], since, one["who"], one["reason"])
+    make_console().print(table)
 
 
 def start(agent: str, *, options: DatabaseOptions = DatabaseOptions()) -> None:  # noqa: B008 - frozen

@@ -225,7 +225,10 @@ class Gateway:
         return {"query": query, "agents": agents, "count": len(agents)}
 
     def health_of(self, agent: Agent) -> str:
-        """How an agent stands now: ``status_of``, or ``failing`` while every way to it is closed after failures."""
+        """How an agent stands now: ``stopped`` by the operator, ``status_of``, or ``failing`` while every way to it is
+        closed after failures."""
+        if agent.id in self.core.parts.stops.agents:
+            return "stopped"
         status, breakers = status_of(agent), self.core.parts.breakers
         if status != "active" or not breakers.circuits:
             return status
@@ -267,7 +270,7 @@ class Gateway:
             "description": agent.description,
             "version": agent.version,
             "provider": agent.provider,
-            "status": status_of(agent),
+            "status": self.health_of(agent),
             "tags": list(agent.tags),
             "rating": msgspec.to_builtins(rating),
             "capabilities": [

@@ -8,6 +8,7 @@ budget, and the list ends where the budget does. Patterns are matched by the val
 from __future__ import annotations
 
 import difflib
+import re
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import asdict, dataclass
 from decimal import Decimal
@@ -108,12 +109,55 @@ class _Dots(str):
 
 
 def nearest(name: str, names: Iterable[str]) -> str | None:
-    """The name that was probably meant, or None. Looks at 500 names of at most 100 characters."""
+    """The name that was probably meant, or None. Looks at 500 names of at most 100 characters.
+
+    It has the same words, misspelt, or some more or fewer: createNote is no slip of the pen for deleteNote.
+    """
     if len(name) > 100:
         return None
     pool = {known.casefold(): known for known in islice(names, 500) if len(known) <= 100}
-    close = difflib.get_close_matches(name.casefold(), pool, n=1, cutoff=0.6)
-    return pool[close[0]] if close else None
+    close = difflib.get_close_matches(name.casefold(), pool, n=5, cutoff=0.6)
+    return next((pool[one] for one in close if _is_slip(name, pool[one])), None)
+
+
+_WORDS = re.compile(r"[A-Z]+(?![a-z])|[A-Z]?[a-z]+|[0-9]+|[^\W\d_]+")
+
+
+def _is_slip(name: str, known: str) -> bool:
+    one, other = ([word.casefold() for word in _WORDS.findall(each)] for each in (name, known))
+    if (joined := "".join(one)).startswith(long := "".join(other)) or long.startswith(joined):
+        return True
+    fewer, more = sorted((one, other), key=len)
+    for word in fewer:
+        match = next((each for each in more if each == word or _is_misspelt(each, word)), None)
+        if match is None:
+            return False
+        more.remove(match)
+    return True
+
+
+def _is_misspelt(one: str, other: str) -> bool:
+    """One letter too many, too few, wrong or in the wrong place; in long words two, but never the first.
+
+    Opposites are further apart: import and export, lock and unlock, enable and disable. In a short word a letter can be
+    missing, but another one makes another word: get and set.
+    """
+    shorter = min(len(one), len(other))
+    if shorter < 3 or (shorter == 3 and len(one) == len(other)):
+        return False
+    most = 2 if shorter >= 6 and one[0] == other[0] else 1
+    if abs(len(one) - len(other)) > most:
+        return False
+    before: list[int] = []
+    row = list(range(len(other) + 1))
+    for i, letter in enumerate(one, 1):
+        before, last, row = row, before, [i]
+        for j, wanted in enumerate(other, 1):
+            cost = min(before[j] + 1, row[j - 1] + 1, before[j - 1] + (letter != wanted))
+            if i > 1 and j > 1 and letter == other[j - 2] and one[i - 2] == wanted:
+                cost = min(cost, last[j - 2] + 1)
+            row.append(cost)
+    return row[-1] <= most
 
 
 class _BudgetSpent(Exception):

@@ -352,7 +352,7 @@ def test_a_forbidden_tool_looks_like_one_that_is_not_there_and_is_never_suggeste
             with pytest.raises(CapabilityNotFound) as refusal:
                 server.call_tool(name, {}, DESK)
             words.append(str(refusal.value).replace(name, "it"))
-            assert refusal.value.data == {"nearest": ["search_secrets"]}
+            assert refusal.value.data == {}, "another verb is another thing, and what is hidden is not named"
         assert words[0] == words[1]
         with pytest.raises(CapabilityNotFound) as refusal:
             server.call_tool("sell_secrets@1", {}, STRANGER)
