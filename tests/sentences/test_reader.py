@@ -570,6 +570,7 @@ def test_a_number_out_of_bounds_is_asked_for_with_its_bounds_and_the_rest_is_kep
 
 ORDER = capability("order", "message", told="Order a pizza in plain words.", message=TEXT)
 AGENT = Capability(name="order", input_schema={FREE_TEXT: "message", "properties": {"message": TEXT, "data": {}}})
+REPORT = capability("report_problem", "message", told="Report a problem to the staff", message=TEXT)
 CHAT = capability("chat", "message", told="Talk to a model", message=TEXT)
 
 
@@ -590,7 +591,16 @@ CHAT = capability("chat", "message", told="Talk to a model", message=TEXT)
         (ORDER, "ya pedí una pizza grande", "report"),
         (ORDER, "remember that I like large pizza", "report"),
         (ORDER, "I am hungry, order a large pizza", None),
+        (ORDER, "the large pizza that I ordered was cold", "report"),
+        (ORDER, "I like large pizza, red wine and olives", "report"),
         (ORDER, "I'd love a large pizza", None),
+        (ORDER, "we'd like two large pizzas", None),
+        (REPORT, "the lift in the hall is noisy", None),
+        (ORDER, "a large pizza at 11 am, it is for my son", None),
+        (ORDER, "a large pizza that is vegan", None),
+        (ORDER, "my name is Ann. One large pizza.", None),
+        (ORDER, "una pizza para esta noche, es mi cumpleaños", None),
+        (ORDER, "order the pizza that I should have ordered yesterday", None),
         (ORDER, "me pones una pizza grande", None),
         (ORDER, "a small pizza, but do not cut it", None),
         (ORDER, "a small pizza, no onions", None),
@@ -624,6 +634,7 @@ def test_a_message_that_forbids_as_a_whole_is_passed_to_nobody(what: Capability,
         (ORDER, "olvídalo", "withdrawn"),
         (ORDER, "a large pizza, if you can; do not cut it", None),
         (ORDER, "a large pizza", None),
+        (ORDER, "enough large pizza for ten", None),
         (CHAT, "do not rhyme", None),
         (AGENT, "do not stop before the tests pass", None),
     ],

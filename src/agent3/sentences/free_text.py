@@ -43,6 +43,8 @@ _MAKING = frozenset("create draw generate".split())
 _SOUGHT = frozenset("query q text topic keywords search terms term prompt input".split())
 _SAYING = frozenset("echo say repeat print send post tell write publish announce".split())
 """Verbs in a name whose object is what is said."""
+_RECORDING = frozenset("report log note notes record ticket issue incident complaint feedback memory entry".split())
+"""Words in a name whose object is what somebody tells."""
 _TALKING = _SAYING | frozenset("chat talk ask answer reply respond converse discuss assist help complete".split())
 """Verbs of capabilities that do nothing but talk: what to do about a "don't" is theirs to say."""
 
@@ -184,7 +186,8 @@ def _why_not(capability: Capability, form: Form, message: str) -> Why | None:
             return None
         if why is None and not form.undoes and takes_back(message):
             return "withdrawn"
-        return "report" if why is None and tells_something(message) else why
+        records = _RECORDING.intersection(split_name(capability.name))
+        return "report" if why is None and not records and tells_something(message) else why
     if only_forbids(message) and not says:
         return "forbids"
     # Of anything else one who understands it may be told, unless it is just about this.

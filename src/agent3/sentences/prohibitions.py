@@ -58,7 +58,8 @@ _SAY = re.compile(
     r"|escribe|publica|manda|envia|anuncia)\b.*?\b(?:that|que)\b"
 )
 _WITHDRAWN = re.compile(
-    r"\bnever ?mind\b|\bforget (?:it|that|about|what|the|to|\w{2,}ing)\b|\bskip \w{2,}ing\b"
+    r"\bnever ?mind\b|\bforget (?:it|that|about|what|the)\b"
+    r"|(?:^\W*(?:(?:please|no|ok|okay|now|just|actually|so)\W+)*|[.;!?]\s)(?:forget (?:to|\w{2,}ing)|skip \w{2,}ing)\b"
     r"|\bscratch that\b|\b(?:cancel|undo|revert|stop) (?:that"
     r"|this|it all|everything)\b"
     r"|\bon second thoughts?\b|\bchanged? my mind\b|\bactually,? (?:no|don'?t|do not)\b|\bjust kidding\b"
@@ -108,7 +109,9 @@ _HYPOTHETICAL = re.compile(
     r"|\b(?:deberia|debo|convendria|seria buena idea|conviene|hipotetic)\w*\b|\bimagina\b|\bsupon(?:gamos|iendo)?\b"
     r"|\bis it (?:safe|ok|okay|possible|wise)\b"
     r"|\bes (?:posible|seguro|buena idea|recomendable)\b"
-    r"|\b(?:would|could|should|might)(?: not)? have (?:been |\w+ed\b|sent\b|done\b|made\b|bought\b|paid\b|put\b|gone\b)"
+)
+_COUNTERFACTUAL = re.compile(
+    r"\b(?:would|could|should|might)(?: not)? have (?:been |\w+ed\b|sent\b|done\b|made\b|bought\b|paid\b|put\b|gone\b)"
     r"|\b(?:habria|hubiera|hubiese)\w* \w+[dsth]o\b"
 )
 _REPORT = re.compile(
@@ -141,6 +144,7 @@ _EXCLUDES = re.compile(
     r"|(?<!al )(?<!lo )(?<!mas o )\bmenos (?:el|la|los|las|al|a|mi|mis|este|esta|ese|esa)\b"
     r"|\b(?:salvo|excepto|exceptuando|excluyendo|quitando|a excepcion de|aparte de|con la excepcion de)\b"
 )
+_MEANT = re.compile(r"\b(?:an?|the|el|la|l[oa]s?|una?) (?:\w+ )?(?:that|which|que)\W*$")
 _POLITE = r"^\W*(?:(?:please|hey|hi|hello|ok|okay|so|and|now|por favor|oye|hola|y|bueno)\W+)*"
 _REQUEST = re.compile(
     _POLITE + r"(?:(?:can|could|would|will) (?:you|u|someone|somebody)\b|(?:can|could|may) (?:i|we) (?:please )?"
@@ -194,27 +198,51 @@ _PAST = re.compile(r"^\W*(?:[A-ZÁÉÍÓÚ]\w+ )?\w{2,}(?:ó|é|aste|iste|aron|i
 
 
 _DROPS = re.compile(
-    _POLITE + r"(?:never ?mind|forget|enough(?: of)?|no more|basta(?: ya)? de|no mas|olvid[ae]\w*|dejate de"
-    r"|remember that|note that|keep in mind|recuerda que|ten en cuenta|ten presente)\b"
+    _POLITE + r"(?:(?:never ?mind|forget|enough(?: of| with)|no more|basta(?: ya)? de|no mas|olvid[ae]\w*|dejate de"
+    r"|remember that|note that|keep in mind|recuerda que|ten en cuenta|ten presente)\b(?!-)|enough(?: \w+)?\W*$)"
 )
 _WANTS = re.compile(
-    r"\b(?:want|wants|need|needs|would (?:like|love)|i'd (?:like|love)|wish|fancy|(?:i|we)(?:'ll| will) have"
+    r"\b(?:want|wants|need|needs|(?:i'd|we'd|would) (?:like|love)|wish|fancy|interested in|(?:i|we)(?:'ll| will) have"
     r"|let me have|could use|feel like|looking for|in the mood|please|quiero|queremos|quisiera|necesito|necesitamos"
     r"|(?:me|nos) (?:gustaria|apetece|pon\w*|das?|trae\w*|manda\w*|puede\w*|prepar\w*)|por favor|porfa|dame|ponme"
     r"|danos|traeme|mandame|deseo|se me antoja|tomare|voy a (?:tomar|pedir|querer))\b"
 )
 """Words that make a request of whatever they stand in."""
 _TELLING_VERBS = frozenset("like love hate prefer remember think".split())
+_GIVING = frozenset("give bring let".split())
 _FIRST_WORD = re.compile(r"\W*(?:(?:please|now|just|so|ok|por favor|ahora|pues)\W+)*(\w+)")
+_SON = r"(?<!my )(?<!our )(?<!his )(?<!her )(?<!the )(?<!\ba )son"
+"""In Spanish what several are, in English a child."""
+_ESTA = r"(?<!para )(?<!de )(?<!en )(?<!\ba )(?<!por )esta(?! (?:noche|tarde|semana|manana|vez|mesa|hora|direccion))"
+"""How something is, and not this night."""
 _TELLS = re.compile(
-    r"\b(?:is|are|am|was|were|isn't|aren't|wasn't|been|has|had|hates?|hated|loves?|loved|likes?|liked|prefers?|dislikes?"
-    r"|enjoys?|enjoyed|remembers?|thinks?|believes?|seems?|tastes?|tasted|looks?|came|arrived|ate|costs?|ordered|bought"
-    r"|es|son|era|eran|fue|fueron|esta|estan|estaba|estaban|estuvo|odio|odia|odiamos|detesto|adoro|amo|prefiero|creo"
+    r"\b(?:is|are|was|were|isn't|aren't|wasn't|(?<=\bi )am|been|has|had|hates?|hated|loves?|loved|likes?|liked|prefers?"
+    r"|dislikes?|enjoys?|enjoyed|remembers?|thinks?|believes?|seems?|tastes?|tasted|looks?|came|arrived|ate|costs?|ordered|bought"
+    rf"|{_SON}|{_ESTA}"
+    r"|es|era|eran|fue|fueron|estan|estaba|estaban|estuvo|odio|odia|odiamos|detesto|adoro|amo|prefiero|creo"
     r"|pienso|recuerdo|soy|estoy|parece|sabe|costo|cuesta|llego|gusta|gustan|encanta|encantan|sienta|sientan|duele"
     r"|molesta|comi|tengo alergia|soy alergic\w|he comido|habia)\b"
     r"|\b(?:i|you|he|she|it|we|they)(?:'m|'re|'s|'ve) "
 )
 """Verbs that tell how something is or was, or what somebody thinks of it."""
+_RELATIVE = re.compile(
+    r"(?<=\w )(?:that|which|who|whose|where|when|what|whatever|like|as|it|que|como|donde|cuyo|cuya)\b"
+    r"|^\W*what(?:ever)?\b(?! an? )"
+)
+"""What follows says which one is meant: "a cake that is vegan"."""
+_DEFINITE = re.compile(
+    r"\W*(?:the|my|our|your|his|her|their|this|these|el|la|los|las|mi|mis|nuestr\w+|su|sus|est[ea]s?)\b"
+)
+_COUNTED = re.compile(
+    r"\b(?:a(?! lot| bit)|an|one|two|three|four|five|six|some|another|una?|dos|tres|cuatro|cinco|seis|otr[oa]s?|\d+)\b"
+)
+_NAMES_NOTHING = re.compile(
+    r"\W*(?:i|you|he|she|it|we|they|me|yo|as|so|of|at|in|on|with|for|to|by|because|since|no|not|never|very|too|really"
+    r"|all|honestly|always|again|last|yesterday|today|tonight|this|how|why|and|but|hey|hi|hello|dear|thanks|thank|sorry|well"
+    r"|oh|ah|de|en|con|sin|por|porque|para|muy|tan|demasiado|como|ya|ayer|hoy|anoche|siempre|nunca|hola|oye|gracias"
+    r"|perdon|que|y|pero|bueno|pues|a lot|a bit)\b"
+)
+"""How what says more of a thing begins, or speaks to somebody, and names nothing that could be asked for."""
 _TOLD_PAST = re.compile(r"^\W*(?:ya|ayer|anoche|anteayer|antes) (?:(?:me|te|se|le|nos|lo|la) )?\w{2,}[íéó]\b")
 
 
@@ -237,6 +265,8 @@ def find_prohibition(text: str, *, reading: bool = False, verbs: frozenset[str] 
             return "forbids"
         said = said[: body.start() if body.re is _CONTENT else body.end()]
     if (wonder := _HYPOTHETICAL.search(said)) and not (reading and wonder[0].startswith("what will")):
+        return "hypothetical"
+    if _is_counterfactual(said):
         return "hypothetical"
     # "Sí", with its accent, is a yes.
     conditional = _CONDITIONAL.search(said) or any(asked[m.start() + 1] in "iI" for m in _SI.finditer(said))
@@ -297,16 +327,44 @@ def tells_something(text: str) -> bool:
     What has no verb of its own is a request, such as "a large pizza", and so is what has one that asks for something.
     """
     said = _prepare(text)
-    if _DROPS.search(said):
-        return True
-    if _WANTS.search(said) or any(_asks(clause) for clause in _CLAUSE.split(said)):
+    if _REQUEST.search(said) or any(_asks(one) and not _DROPS.search(one) for one in _CLAUSE.split(said)):
         return False
-    return bool(_TELLS.search(said)) or _TOLD_PAST.search(text.casefold()) is not None
+    tells = _TOLD_PAST.search(text.casefold()) is not None
+    for sentence in re.split(r"[.;:!?]+", said):
+        told = False
+        for part in re.split(r",|\s[-\u2013\u2014]\s", sentence):
+            if _DROPS.search(part):
+                told = True
+            elif _WANTS.search(part):
+                return False
+            elif _tells(part):
+                told = True
+            elif len(part.split()) > 1 and not _NAMES_NOTHING.match(part) and (not told or _COUNTED.search(part)):
+                return False  # "a table for two", beside "it's my birthday"
+        tells = tells or told
+    return tells
+
+
+def _tells(part: str) -> bool:
+    verbs = [found.start() for found in _TELLS.finditer(part)]
+    relative = _RELATIVE.search(part)
+    if not verbs or relative is None or verbs[0] <= relative.start():
+        return bool(verbs)
+    return len(verbs) > 1 and _DEFINITE.match(part) is not None  # "the pizza that I ordered was cold"
+
+
+def _is_counterfactual(said: str) -> bool:
+    """Whether something would have been done; not where that is only said of what is asked for."""
+    found = _COUNTERFACTUAL.search(said)
+    if found is None:
+        return False
+    clause = _CLAUSE.split(said[: found.start()])[-1]
+    return _MEANT.search(clause) is None and (len(clause.split()) < 3 or not _asks(clause))
 
 
 def _asks(clause: str) -> bool:
     first = _FIRST_WORD.match(clause)
-    return first is not None and is_action(first[1]) and first[1] not in _TELLING_VERBS
+    return first is not None and (first[1] in _GIVING or is_action(first[1])) and first[1] not in _TELLING_VERBS
 
 
 def takes_back(text: str) -> bool:
