@@ -225,11 +225,47 @@ def test_what_an_agent_says_of_its_artifacts_reaches_the_caller_of_a_gateway(str
     seen, items = told(*lines, turn(outcome))
     assert [item.artifact for item in items if isinstance(item, ArtifactUpdate)] == list(seen.task().artifacts)
     shown = {artifact.name: artifact for artifact in seen.task().artifacts}
-    assert shown["The terms"] == second
-    assert shown["The offer"] == replace(first, artifact_id="result"), "the first one is the result"
+    assert shown == {"The offer": first, "The terms": second}
     message = seen.task().status.message
     assert message is not None
     assert (message.parts, message.metadata) == (bye.parts, bye.metadata)
+
+
+@pytest.mark.parametrize("state", [State.COMPLETED, State.FAILED])
+def test_a_result_that_grows_has_the_id_that_its_agent_gave_it_in_every_piece(state: State) -> None:
+    heard = TaskFold()
+    pieces = [
+        heard.add(
+            ArtifactUpdate(task_id="t", artifact=Artifact(artifact_id=name, parts=(Part(text=text),)), append=more)
+        )
+        for name, text, more in (("tale", "Once ", False), ("map", "here", False), ("tale", "upon", True))
+    ]
+    heard.add(StatusUpdate(task_id="t", status=Status(state=state)))
+    result = heard.result()
+    assert result is not None
+    lines = [Line(replace(piece, seq=number), AT) for number, (piece,) in enumerate(pieces, 1)]
+    seen, _ = told(*lines, turn(to_outcome(result, a_job().call)))
+    assert {one.artifact_id: one.parts[0].text for one in seen.task().artifacts} == {"tale": "Once upon", "map": "here"}
+    (pushed,) = Projection(a_job(), apart=True).apply(lines[-1])
+    assert isinstance(pushed, ArtifactUpdate)
+    assert (pushed.artifact.artifact_id, pushed.append) == ("tale", True)
+
+
+@pytest.mark.parametrize("told_by", [{"progress": {"done": 1, "total": 4}}, {}])
+def test_what_an_agent_says_beside_its_words_at_work_reaches_the_caller_of_a_gateway(told_by: dict[str, Any]) -> None:
+    words = Message(message_id="m", role=Role.AGENT, parts=(Part(text="reading"),), metadata={"mood": "calm"})
+    beside = {"step": {"name": "read"}, **told_by}
+    heard = TaskFold()
+    events = [
+        *heard.add(StatusUpdate(task_id="t", status=Status(state=State.WORKING, message=words), metadata=beside)),
+        *heard.add(StatusUpdate(task_id="t", status=Status(state=State.WORKING), metadata={"silent": True})),
+    ]
+    _, items = told(*(Line(replace(event, seq=number), AT) for number, event in enumerate(events, 1)))
+    assert [item.metadata for item in items if isinstance(item, StatusUpdate)] == [beside, {"silent": True}]
+    first = items[0]
+    assert isinstance(first, StatusUpdate)
+    assert first.status.message is not None
+    assert (first.status.message.parts, first.status.message.metadata) == (words.parts, words.metadata)
 
 
 def test_a_result_that_is_not_what_was_streamed_replaces_it() -> None:

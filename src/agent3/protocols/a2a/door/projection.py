@@ -42,6 +42,7 @@ __all__ = [
     "META",
     "META_ABOUT",
     "META_SAID_WITH",
+    "META_UPDATE",
     "Growing",
     "Link",
     "Projection",
@@ -68,9 +69,11 @@ META: Final = "a2a"
 META_SAID: Final = "said"
 """The key in a result's ``meta`` of what the agent said when it was done, beside the result."""
 META_SAID_WITH: Final = "a2a.said_with"
-"""The same of the metadata of what it said."""
+"""The same of the metadata of what it said; also in the ``data`` of a status."""
+META_UPDATE: Final = "a2a.update"
+"""The key in the ``data`` of a status or of progress of what the agent said beside its status."""
 META_ABOUT: Final = "a2a.about"
-"""The key in a result's ``meta``, and in the ``data`` of its first piece, of its name, description and metadata."""
+"""The key in a result's ``meta``, and in the ``data`` of its pieces, of its id, name, description and metadata."""
 EXTENSIONS: Final = "a2a.extensions"
 """The key in an artifact's ``meta`` of the extensions that it is written by."""
 _WIDTH: Final = 10
@@ -233,10 +236,8 @@ def _status_message(
         return (Part(text=outcome.text),) if outcome.text else (), None
     if is_plain:
         return parts_out(outcome.parts, link), None
-    said, metadata = outcome.meta.get(META_SAID), outcome.meta.get(META_SAID_WITH)
-    return (Part(text=said),) if isinstance(said, str) and said else (), metadata if isinstance(
-        metadata, dict
-    ) else None
+    said = outcome.meta.get(META_SAID)
+    return (Part(text=said),) if isinstance(said, str) and said else (), _metadata_of(outcome.meta, META_SAID_WITH)
 
 
 def answers_to(questions: Sequence[Question], message: Message) -> dict[str, Answer]:
@@ -400,6 +401,8 @@ class Projection:
         self._link = link
         self._apart = apart
         self._streamed: dict[str, _Chunks] = {}
+        self._main = _RESULT
+        """The id of the artifact that is the result."""
 
     def start(self) -> Item:
         """Begin to work; gives the update that follows the first snapshot of a task."""
@@ -475,12 +478,17 @@ class Projection:
         self.status = Status(state=state, message=message, timestamp=format_time(at))
 
     def _apply_progress(self, event: Event, at: float) -> Item:
-        message = agent_message(self.id, self.context, event.seq, (Part(text=event.text),)) if event.text else None
+        beside = event.data if isinstance(event.data, dict) else {}
+        message = None
+        if event.text:
+            parts, said_with = (Part(text=event.text),), _metadata_of(beside, META_SAID_WITH)
+            message = agent_message(self.id, self.context, event.seq, parts, metadata=said_with)
         self._become(State.WORKING, message, at)
-        metadata: dict[str, Any] | None = None
+        metadata = _metadata_of(beside, META_UPDATE)
         if event.kind == "progress":
             counts = {"done": event.done, "total": event.total}
-            metadata = {"progress": {name: count for name, count in counts.items() if count is not None}}
+            steps = {name: count for name, count in counts.items() if count is not None}
+            metadata = {**(metadata or {}), "progress": steps}
         update = self._update(metadata)
         if event.data == SAID and message is not None:  # said to the caller, and not just a status that passes
             self.history.append(message)
@@ -488,13 +496,18 @@ class Projection:
         return update
 
     def _apply_piece(self, event: Event) -> ArtifactUpdate:
-        name = event.artifact or _RESULT
+        made = replace(_result_of(event.data), name=event.name, parts=event.parts)
+        if event.artifact:
+            made = replace(made, id=event.artifact)
+        else:
+            self._main = made.id
+        name = made.id
         known = self._artifacts.get(name)
         continues = event.append and (known is not None or self._apart)
         chunks = self._streamed[name] = self._streamed.get(name) or _Chunks() if continues else _Chunks()
         chunks.add(event.parts)
         chunks.ended = event.last
-        piece = _artifact(replace(_result_of(event.data), id=name, name=event.name, parts=event.parts), self._link)
+        piece = _artifact(made, self._link)
         if known is not None and continues:
             known.add(piece)
         else:
@@ -507,8 +520,11 @@ class Projection:
         items: list[Item] = []
         is_plain = is_message(self._job.call, outcome)
         if isinstance(outcome, (Done, Failed)) and not is_plain:
-            main = replace(_result_of(outcome.meta), parts=outcome.parts) if isinstance(outcome, Done) else None
-            for made in (*outcome.artifacts, *((main or Made(_RESULT, parts=outcome.parts),) if outcome.parts else ())):
+            main = _result_of(outcome.meta) if isinstance(outcome, Done) else Made(self._main)
+            whole = (replace(main, parts=outcome.parts),) if outcome.parts else ()
+            # Clients of ours take the one called ``result`` for that, else the first.
+            order = (*outcome.artifacts, *whole) if main.id == _RESULT else (*whole, *outcome.artifacts)
+            for made in order:
                 items += self._complete_artifact(made)
         parts, metadata = _status_message(outcome, is_plain, self._link)
         message = agent_message(self.id, self.context, seq, parts, metadata=metadata) if parts else None
@@ -534,6 +550,12 @@ class Projection:
         return [update]
 
 
+def _metadata_of(kept: Mapping[str, Any], key: str) -> dict[str, Any] | None:
+    """Metadata that an agent gave, where it is kept under this key."""
+    found = kept.get(key)
+    return found if isinstance(found, dict) else None
+
+
 def _is_same(known: Growing, artifact: Artifact) -> bool:
     return known.whole().parts == artifact.parts
 
@@ -541,7 +563,7 @@ def _is_same(known: Growing, artifact: Artifact) -> bool:
 def _result_of(meta: Any) -> Made:
     """The result without its parts, as ``meta`` says that it is called and described."""
     about = meta.get(META_ABOUT) if isinstance(meta, dict) else None
-    return msgspec.convert({**about, "id": _RESULT}, Made) if isinstance(about, dict) else _BARE_RESULT
+    return msgspec.convert({"id": _RESULT, **about}, Made) if isinstance(about, dict) else _BARE_RESULT
 
 
 def _artifact(made: Made, link: Link | None) -> Artifact:

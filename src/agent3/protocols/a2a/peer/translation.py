@@ -45,6 +45,7 @@ from agent3.protocols.a2a.door.projection import (
     META_ABOUT,
     META_SAID,
     META_SAID_WITH,
+    META_UPDATE,
     Growing,
     parts_in,
     parts_out,
@@ -321,13 +322,13 @@ class TaskFold:
             self.task = item
             self._artifacts = {artifact.artifact_id: Growing(artifact) for artifact in item.artifacts}
             events = [self._to_event(artifact, append=False, last=True) for artifact in new]
-            return events + _progress_events(item.status, item.metadata)
+            return events + _progress_events(item.status, item.metadata, {})
         if isinstance(item, ArtifactUpdate):
             return [self._add_artifact(item)]
         before = self.task or Task(id=item.task_id, context_id=item.context_id, status=item.status)
         metadata = {**(before.metadata or {}), **(item.metadata or {})}
         self.task = replace(before, status=item.status, metadata=metadata or None)
-        return _progress_events(item.status, item.metadata)
+        return _progress_events(item.status, item.metadata, item.metadata or {})
 
     def result(self) -> Task | Message | None:
         """The message, or the task with all its artifacts; None if nothing has come."""
@@ -349,28 +350,34 @@ class TaskFold:
         return self._to_event(piece, append=append, last=update.last_chunk)
 
     def _to_event(self, artifact: Artifact, *, append: bool, last: bool) -> Event:
-        first = next(iter(self._artifacts), artifact.artifact_id)
+        is_result = artifact.artifact_id in (_RESULT, next(iter(self._artifacts), artifact.artifact_id))
         return Event(
             "artifact",
-            artifact=None if artifact.artifact_id in (_RESULT, first) else artifact.artifact_id,
+            artifact=None if is_result else artifact.artifact_id,
             name=artifact.name,
             parts=parts_in(artifact.parts),
             append=append,
             last=last,
-            data=None if append else _about(artifact) or None,
+            data=_about(artifact) or None,
         )
 
 
-def _progress_events(status: Status, metadata: Mapping[str, Any] | None) -> list[Event]:
-    """What an agent says while it works; what it says with a question or at the end is part of the outcome."""
+def _progress_events(status: Status, metadata: Mapping[str, Any] | None, update: Mapping[str, Any]) -> list[Event]:
+    """What an agent says while it works; what it says with a question or at the end is part of the outcome.
+
+    ``update`` is what it says of this update alone, and not of the task as a whole.
+    """
     if status.state not in (State.WORKING, State.SUBMITTED):
         return []
     text = _text(status.message)
+    said_with = status.message.metadata if status.message is not None and text else None
     steps = (metadata or {}).get("progress")
+    beside = {name: value for name, value in update.items() if name != "progress" or not isinstance(steps, Mapping)}
+    kept = {name: value for name, value in {META_SAID_WITH: said_with, META_UPDATE: beside}.items() if value}
     if isinstance(steps, Mapping):
         done, total = _to_number(steps.get("done")), _to_number(steps.get("total"))
-        return [Event("progress", text=text or None, done=done, total=total)]
-    return [Event("status", text=text)] if text else []
+        return [Event("progress", text=text or None, done=done, total=total, data=kept or None)]
+    return [Event("status", text=text or None, data=kept or None)] if text or kept else []
 
 
 def _to_number(value: Any) -> float | None:
@@ -433,7 +440,8 @@ def to_outcome(result: Task | Message, call: Call) -> Outcome:
 
 def _about(artifact: Artifact) -> dict[str, Any]:
     """What the agent says of its result, beside the parts."""
-    about = {"name": artifact.name, "description": artifact.description, "meta": _meta_of(artifact)}
+    given = artifact.artifact_id if artifact.artifact_id != _RESULT else None
+    about = {"id": given, "name": artifact.name, "description": artifact.description, "meta": _meta_of(artifact)}
     said = {name: value for name, value in about.items() if value}
     return {META_ABOUT: said} if said else {}
 

@@ -261,6 +261,8 @@ class _Notifier:
         text = event.text or (text_of(event.parts) if event.kind == "artifact" else None)
         told = {"kind": event.kind, "text": text, "progress": event.done, "total": event.total}
         data = {name: value for name, value in told.items() if value is not None}
+        if data.keys() == {"kind"}:
+            return
         params = wire.LoggingMessageNotificationParams(level="info", data=data, logger="agent3")
         await self._ctx.session.send_notification(wire.LoggingMessageNotification(params=params), self._ctx.request_id)
 
