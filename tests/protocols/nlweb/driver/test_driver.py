@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from pathlib import Path
 from typing import Any
 
 import pytest
@@ -251,3 +252,51 @@ def test_the_text_of_a_page_is_never_an_instruction(run: Any) -> None:
 <button onclick="document.title='gone'">Delete</button>
 <button onclick="document.title='kept'">Keep</button>"""
     assert run(html, "Click Keep")[1] == "kept"
+
+
+UPLOADS = """<form onsubmit="event.preventDefault(); document.title = 'sent ' + f.files[0]?.name">
+<label>Documents <input type=file id=f accept=".pdf"></label><button>Upload</button></form>
+<label for=p>Profile picture</label><input type=file id=p hidden onchange="document.title = 'picture ' + p.files[0].name;
+p.value = ''; said.textContent = 'foto.png is too large'"><p id=said role=status></p>"""
+
+
+@pytest.mark.requirement("RF-013-51")
+def test_a_file_of_the_folder_for_uploads_is_sent_where_the_sentence_says(run: Any, tmp_path: Path) -> None:
+    for name in ("cv.pdf", "foto.png", "my notes.pdf"):
+        (tmp_path / name).write_text("x" * 1234)
+    (tmp_path.parent / "secret.pdf").write_text("private")
+    asked: list[str] = []
+
+    def confirm(what: str) -> None:
+        asked.append(what)
+
+    def attempt(sentence: str) -> tuple[Any, str]:
+        asked.clear()
+        return run(UPLOADS, sentence, uploads=tmp_path, confirm=confirm)
+
+    for sentence in ("upload cv.pdf to Documents", "sube el archivo cv.pdf a Documents, pulsa Upload"):
+        done, title = attempt(sentence)
+        assert (done.complete, title) == (True, "sent cv.pdf"), done
+        assert asked == ["choose the file cv.pdf in 'Documents' (1,234 bytes)"]
+    done, title = attempt('upload "my notes.pdf" into Documents')
+    assert (done.complete, title) == (True, "sent my notes.pdf")
+    done, title = attempt("adjunta cv.pdf en Documents")
+    assert (done.complete, title) == (True, "")  # chosen, and nothing sent
+    done, title = attempt("upload foto.png as my profile picture")
+    assert (done.complete, title) == (False, "picture foto.png")
+    assert "foto.png is too large" in done.question
+    for sentence, why in {
+        "upload cv.pdf": "more than one thing here fits",
+        "upload cv.pdf to Invoices": "is called “Invoices”",
+        "upload foto.png to Documents": "no value that fits there",
+        "upload gone.pdf to Documents": "there is no file “gone.pdf”",
+        "upload ../secret.pdf to Documents": "there is no file “../secret.pdf”",
+        "sube el archivo secreto.pdf a Documents": "no hay ningún archivo “secreto.pdf”",
+        "do not upload cv.pdf to Documents": "",
+        "upload my cv to Documents": "",
+    }.items():
+        done, title = attempt(sentence)
+        assert (done.done, title, asked) == ([], "", []), sentence
+        assert why in done.question
+    alone, title = run(UPLOADS, "upload cv.pdf to Documents", confirm=confirm)
+    assert (alone.done, title, asked) == ([], "", []), "without a folder nothing is uploaded"

@@ -146,17 +146,20 @@ async def drive_page(
     headless: bool = True,
     profile: LocalProfile | None = None,
     helper: Helper | None = None,
+    uploads: Path | None = None,
 ) -> tuple[Driven, dict[str, str]]:
     """Do on an unknown page what a sentence says; also where that led: the address, title and text of the page.
 
     Where a sentence of one clause names nothing on the page, the question also tells what the page's forms would need.
-    ``confirm`` is told of what has consequences before it is done, and may raise.
+    ``confirm`` is told of what has consequences before it is done, and may raise. ``uploads`` is the folder that files
+    may come from.
     """
     profile = profile or LocalProfile()
     interface = _site_of_page(url)
     _require_window(headless)
     await _require_reachable(interface)
-    async with _open_page(interface, url, headless=headless, state=await profile.load_state(interface)) as session:
+    state = await profile.load_state(interface)
+    async with _open_page(interface, url, headless=headless, state=state, uploads=uploads) as session:
         result = await drive_session(session, sentence, confirm=confirm, helper=helper)
         page = session.page
         await _settle(page)
@@ -176,7 +179,11 @@ async def drive_session(session: Session, sentence: str, *, confirm: Confirm, he
     answer, session.ctx.answer = session.ctx.answer, None  # the driver answers the page's dialogs
     try:
         result = await drive(
-            session.page, sentence, confirm=confirm, unblock=lambda: consent_banners.clear_banner(session.ctx)
+            session.page,
+            sentence,
+            confirm=confirm,
+            unblock=lambda: consent_banners.clear_banner(session.ctx),
+            uploads=session.ctx.uploads,
         )
     finally:
         session.ctx.answer = answer
@@ -257,9 +264,9 @@ def _site_of_page(url: str) -> NLWebInterface:
 
 @asynccontextmanager
 async def _open_page(
-    interface: NLWebInterface, url: str, *, headless: bool = True, state: Any = None
+    interface: NLWebInterface, url: str, *, headless: bool = True, state: Any = None, uploads: Path | None = None
 ) -> AsyncIterator[Session]:
-    session = Session(interface, NLWebSandbox.of(interface))
+    session = Session(interface, NLWebSandbox.of(interface), uploads=uploads)
     await session.open(headless=headless, state=state)
     try:
         await session.perform(NLWebAction(action_type=ActionType.NAVIGATE, value=url))

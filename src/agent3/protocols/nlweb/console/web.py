@@ -344,6 +344,7 @@ def _drive(url: str, sentence: str, options: DatabaseOptions, *, headed: bool, y
                 profile=profile,
                 confirm=lambda what: _confirm(what, yes),
                 helper=helper,
+                uploads=Path.cwd(),
             )
 
     result, page = asyncio.run(work())

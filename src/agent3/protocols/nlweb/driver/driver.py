@@ -6,18 +6,22 @@ A sentence is done whole or not begun. Only what a link, a tab or a menu opens i
 from __future__ import annotations
 
 import asyncio
+import mimetypes
 import re
 from collections.abc import Awaitable, Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass, field, replace
 from datetime import date
+from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+from agent3.errors import SecurityError
 from agent3.protocols.nlweb.browser.sdk import playwright
 from agent3.protocols.nlweb.driver.page_plans import Act, Doubt, Plan, Why, describe, plan, plan_all
 from agent3.protocols.nlweb.driver.page_view import Control, PageView, look
 from agent3.protocols.nlweb.driver.sentences import Clause, parse_sentence, quote_names
 from agent3.protocols.nlweb.driver.wishes import find_menu, split_wish, wish
+from agent3.protocols.nlweb.steps.actions import inside
 from agent3.sentences import find_prohibition
 from agent3.sentences.consequences import CONSEQUENTIAL, GRAVE, find_new, has_consequences
 from agent3.sentences.lexicon import Language, detect_language, fold
@@ -78,6 +82,7 @@ async def drive(
     *,
     confirm: Confirm | None = None,
     unblock: Callable[[], Awaitable[object]] | None = None,
+    uploads: Path | None = None,
 ) -> Driven:
     """Do on the page what the sentence says.
 
@@ -85,9 +90,10 @@ async def drive(
     this page. ``confirm`` is told of each press that has consequences, with what the form holds, and of what the page
     itself asks before it goes on; it may raise. ``unblock`` puts away what stands before the page, such as a banner
     about cookies; what it returns says whether something did. Dialogs of the page are answered here while it runs.
+    ``uploads`` is the folder that files may come from; without it, none are uploaded.
     """
     while True:
-        operator, view = _Operator(page, confirm), await look(page)
+        operator, view = _Operator(page, confirm, uploads), await look(page)
         driven = await _drive_from(operator, view, page, sentence, unblock)
         # What was not found may be on its way, where the page has only just been opened.
         if operator.used or driven.complete or not await operator.grows(view):
@@ -251,12 +257,13 @@ def _begins(view: PageView, control: Control, *, following: Clause) -> bool:
 class _Operator:
     """The one place that acts on a page for a sentence; every act is bounded in time, and looked at afterwards."""
 
-    def __init__(self, page: Page, confirm: Confirm | None):
+    def __init__(self, page: Page, confirm: Confirm | None, uploads: Path | None):
         self.done: list[str] = []
         self.used: list[Control] = []
         self.seen: list[str] = []
         self._page = page
         self._confirm = confirm
+        self._uploads = uploads
         self._confirmed = ""
         self._foretold: list[str] = []
         self._refusal: Exception | None = None
@@ -318,8 +325,19 @@ class _Operator:
         return False
 
     async def check_values(self, view: PageView, found: Plan) -> Plan:
-        """The plan, or a doubt where a field would not take what is to be written: too large, too long, no address."""
+        """The plan, or a doubt where a field would not take what is to be written: too large, too long, no address,
+        a file of another kind, or none that may be uploaded.
+        """
         for act in found if isinstance(found, list) else ():
+            if act.kind == "upload":
+                try:
+                    inside(self._uploads, act.values[0])
+                except SecurityError:
+                    return Doubt("file", act.values[0])
+                kind = mimetypes.guess_type(act.values[0])[0] or ""
+                with suppress(playwright().Error):
+                    if not await (await view.element(act.control)).evaluate(_ACCEPTS, [act.values[0], kind]):
+                        return Doubt("value", act.values[0])
             if act.kind == "write":
                 with suppress(playwright().Error):
                     if not await (await view.element(act.control)).evaluate(_TAKES, act.values[0]):
@@ -337,6 +355,9 @@ class _Operator:
         for act in (act for one in plans if isinstance(one, list) for act in one):
             if act.kind in ("write", "choose"):
                 planned[act.control.name] = ", ".join(act.values)
+            elif act.kind == "upload":
+                planned[act.control.name] = act.values[0]
+                self._foretold.append(self._tell_upload(act))
             elif act.kind in ("check", "clear"):
                 planned[act.control.name] = act.kind == "check"
             elif act.kind == "press" and act.control.visible:
@@ -458,6 +479,8 @@ class _Operator:
             case "check" | "clear":
                 self._confirm_at_once(act, [act.control.name] if act.kind == "check" else [])
                 return await self._check(act, element)
+            case "upload":
+                return await self._upload(act, element)
             case _:
                 return await self._press(act, element, following)
 
@@ -676,6 +699,28 @@ class _Operator:
 
         return await self._comes_to(shows)
 
+    def _tell_upload(self, act: Act) -> str:
+        size = inside(self._uploads, act.values[0]).stat().st_size
+        return _tell(act, [f"{size:,} bytes"])
+
+    async def _upload(self, act: Act, element: ElementHandle) -> bool | Doubt:
+        """Choose a file. Many pages send it at once, so it is asked about like everything that has consequences."""
+        if isinstance(doubt := await self.check_values(self._view, [act]), Doubt):
+            return doubt
+        told = self._tell_upload(act)
+        if told in self._foretold:
+            self._foretold.remove(told)
+        elif self._confirm is not None:
+            self._confirm(told)
+        shows = await self._press_and_watch(act, element)
+        if isinstance(shows, Doubt):
+            return shows
+        name = Path(act.values[0]).name
+        with suppress(playwright().Error):
+            if await element.evaluate("(node, name) => [...node.files].some(one => one.name === name)", name):
+                return True
+        return any(name in line for line in self.seen)  # a page that has taken it may empty its field
+
     async def _comes_to(self, shows: Callable[[], Awaitable[bool]]) -> bool:
         """Whether the page shows something soon: a page that asks a server first shows it later."""
         until = asyncio.get_running_loop().time() + _SAVING_SECONDS
@@ -751,6 +796,8 @@ class _Operator:
             before = await self._read(menus=not item)
             if act.kind == "enter":
                 await element.press("Enter", timeout=_ACT_MS)
+            elif act.kind == "upload":
+                await element.set_input_files(inside(self._uploads, act.values[0]), timeout=_ACT_MS)
             else:
                 await element.click(timeout=_ACT_MS)
             began, after = clock(), before
@@ -996,6 +1043,13 @@ _LOADING = r"""
   const text = document.body?.innerText ?? "";
   return /(?:^|\n)\s*(?:loading|please wait|cargando|un momento)\b.{0,20}$/im.test(text)
     || !document.querySelector("a,button,input,select,textarea,summary,[role],iframe,[contenteditable]");
+}
+"""
+_ACCEPTS = """
+(node, [name, kind]) => {
+  const wanted = (node.accept || "").toLowerCase().split(",").map(one => one.trim()).filter(Boolean);
+  return !wanted.length || wanted.some(one => one.startsWith(".") ? name.toLowerCase().endsWith(one)
+    : one.endsWith("/*") ? kind.startsWith(one.slice(0, -1)) : one === kind);
 }
 """
 _TAKES = """
@@ -1271,6 +1325,7 @@ _REASONS: dict[Language, dict[Why, str]] = {
         "disabled": "“{}” cannot be used now",
         "empty": "“{}” is needed and has no valid value",
         "value": "“{}” is no value that fits there",
+        "file": "there is no file “{}” in the folder that files may be uploaded from",
         "unshown": "sent, but the page does not show it ({})",
         "refused": "the page answers “{}”",
         "asks": "the page asks first: “{}”",
@@ -1282,6 +1337,7 @@ _REASONS: dict[Language, dict[Why, str]] = {
         "disabled": "“{}” no se puede usar ahora",
         "empty": "“{}” es necesario y no tiene un valor válido",
         "value": "“{}” no es un valor que sirva ahí",
+        "file": "no hay ningún archivo “{}” en la carpeta desde la que se pueden subir",
         "unshown": "enviado, pero la página no lo muestra ({})",
         "refused": "la página contesta “{}”",
         "asks": "la página pregunta antes: “{}”",

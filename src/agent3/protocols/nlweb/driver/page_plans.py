@@ -31,7 +31,7 @@ __all__ = [
     "strip_purpose",
 ]
 
-Why = Literal["absent", "several", "words", "disabled", "empty", "value", "unshown", "refused", "asks"]
+Why = Literal["absent", "several", "words", "disabled", "empty", "value", "file", "unshown", "refused", "asks"]
 
 
 @dataclass(frozen=True, slots=True)
@@ -41,7 +41,7 @@ class Act:
     ``open`` is a press that shows something and does nothing more.
     """
 
-    kind: Literal["open", "press", "write", "choose", "check", "clear", "enter"]
+    kind: Literal["open", "press", "write", "choose", "check", "clear", "enter", "upload"]
     control: Control
     values: tuple[str, ...] = ()
 
@@ -114,6 +114,11 @@ def plan_all(
             else:
                 written[control.frame, control.index] = control
         plans.append(found)
+    for number, clause in enumerate(clauses):
+        # "Upload cv.pdf and click Upload" presses once.
+        own, after = plans[number], [act for one in plans[number + 1 :] if isinstance(one, list) for act in one]
+        if clause.verb == "upload" and isinstance(own, list) and own[-1] in after:
+            plans[number] = own[:-1]
     return plans
 
 
@@ -156,6 +161,8 @@ def _plan(view: PageView, clause: Clause, written: Sequence[Control]) -> Plan:
             return _search(view, clause)
         case "submit":
             return _submit(view, clause, written)
+        case "upload":
+            return _upload(view, clause)
         case _:
             return Doubt("words", clause.text)
 
@@ -199,6 +206,59 @@ def _search(view: PageView, clause: Clause) -> Plan:
         return Doubt("several" if boxes else "absent", clause.text)
     box = boxes[0]
     return [Act("write", box, (text,)), Act("enter", box)]
+
+
+# Files
+
+_FILE = re.compile(
+    r"(?:(?:the|my|a|an|this|el|la|mi|un|una|este|esta)\s+)?"
+    r"(?:(?:file|document|image|photo|picture|archivo|fichero|documento|imagen|foto)\s+)?"
+    r"(?P<file>\x02\d+\x03|[^\s\x02,]+\.\w{1,8})"
+    r"(?:\s+(?:to|into|in|on|as|for|under|en|al?|como|para)\s+(?P<place>.+))?",
+    re.IGNORECASE,
+)
+_UPLOADS = frozenset("upload subir sube cargar carga".split())
+
+
+def _upload(view: PageView, clause: Clause) -> Plan:
+    """A file for the field of that name, or for the only one; then the button by which its form sends it, if one does.
+
+    "Upload" is also said of a form that asks for nothing but the file; where it asks for more, the file is chosen only.
+    """
+    said = _FILE.fullmatch(clause.rest.strip().rstrip("."))
+    name = said and (clause.restore_value(said["file"]) if clause.is_quoted(said["file"]) else said["file"])
+    if said is None or not name:
+        return Doubt("words", clause.text)
+    fields, place = [one for one in view.visible if one.role == "file"], said["place"] or ""
+    found = fields
+    if place and not _is_generic(strip_article(place)):
+        ways = [
+            _find_fields(fields, target) or [one for one in fields if _is_at(one, target.name)]
+            for target in read_targets(clause, place)
+        ]
+        found = next((way for way in ways if way), [])
+    if len(found) != 1:
+        near = tuple(one.name for one in fields if one.name)[:5]
+        return Doubt("several" if found else "absent", _plain(clause, place or said["file"]), near)
+    field = found[0]
+    if field.disabled:
+        return Doubt("disabled", field.name)
+    chosen = Act("upload", field, (name,))
+    if fold(clause.text).split()[0] in ("attach", "adjunta", "adjuntar"):
+        return [chosen]
+    form = [
+        one
+        for one in view.visible
+        if one is not field
+        and one.frame == field.frame
+        and (one.form == field.form if field.form >= 0 else bool({*one.boxes} & {*field.boxes}))
+    ]
+    sending = [one for one in form if one.role == "button" and _UPLOADS & {*_words(one.name)[:1]}]
+    if not sending and not any(one.is_field or one.is_box or one.role == "file" for one in form):
+        sending = [one for one in form if one.sends]
+    if len(sending) > 1:
+        return Doubt("several", sending[0].name)
+    return [chosen, *(Act("press", one) for one in sending)]
 
 
 # Options and boxes
@@ -594,6 +654,10 @@ def describe(act: Act, language: Language = "en") -> str:
         "write": (f"type into {what}", f"escribir en {what}"),
         "choose": (f"choose {listed} in {what}", f"elegir {listed} en {what}"),
         "enter": (f"press Enter in {what}", f"pulsar Intro en {what}"),
+        "upload": (
+            f"choose the file {listed} in {act.control.name[:60]!r}",
+            f"elegir el archivo {listed} en {act.control.name[:60]!r}",
+        ),
         "check": (f"check {what}", f"marcar {what}"),
         "clear": (f"uncheck {what}", f"desmarcar {what}"),
     }

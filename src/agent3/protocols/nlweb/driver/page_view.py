@@ -30,7 +30,7 @@ most => {
   const known = new Set(["button", "link", "tab", "menuitem", "menuitemcheckbox", "menuitemradio", "option", "checkbox",
     "radio", "switch", "textbox", "searchbox", "combobox", "slider", "spinbutton", "treeitem"]);
   const inputs = {checkbox: "checkbox", radio: "radio", button: "button", submit: "button", reset: "button",
-    image: "button", range: "slider", number: "spinbutton", search: "searchbox", hidden: "", file: ""};
+    image: "button", range: "slider", number: "spinbutton", search: "searchbox", hidden: "", file: "file"};
   const natives = {BUTTON: "button", SUMMARY: "button", SELECT: "list", TEXTAREA: "textbox"};
   const written = "input,textarea,[contenteditable=true],[contenteditable='']";
   const fields = "select," + written;
@@ -267,7 +267,9 @@ most => {
   const add = (node, role) => {
     const isBox = ["checkbox", "radio"].includes(node.type);
     const inside = !modal || modal.contains(node);
-    const seen = shown(node) || (isBox && [...(node.labels ?? [])].some(shown));
+    // What takes a file is often hidden behind its label, or in the box that files are dropped into.
+    const seen = shown(node) || ((isBox || role === "file") && [...(node.labels ?? [])].some(shown))
+      || (role === "file" && shown(node.parentElement));
     const form = node.form ?? node.closest("form");
     if (form && !forms.includes(form)) forms.push(form);
     const expanded = node.getAttribute("aria-expanded"), popup = attribute(node, "aria-haspopup");

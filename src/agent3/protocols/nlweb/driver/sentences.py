@@ -14,7 +14,7 @@ from agent3.sentences.prohibitions import find_prohibition
 
 __all__ = ["ROLES", "Clause", "Target", "Verb", "parse_sentence", "quote_names", "read_targets", "strip_article"]
 
-Verb = Literal["press", "choose", "clear", "write", "use", "add", "search", "submit", ""]
+Verb = Literal["press", "choose", "clear", "write", "use", "add", "search", "submit", "upload", ""]
 
 _VERBS: dict[Verb, str] = {
     "press": "click|press|hit|push|tap|open|go to|haz clic|hacer clic|pulsa|pulsar|presiona|presionar|abre|abrir|ve a",
@@ -27,6 +27,7 @@ _VERBS: dict[Verb, str] = {
     "add": "add|añade|añadir|agrega",
     "search": "search|find|busca|buscar|encuentra",
     "submit": "submit|envía|envia",
+    "upload": "upload|attach|sube|subir|adjunta|adjuntar",
 }
 _CANONICAL: dict[str, Verb] = {word: verb for verb, words in _VERBS.items() for word in words.split("|")}
 _ANY_VERB = "|".join(sorted(_CANONICAL, key=len, reverse=True)).replace(" ", r"\s+")
@@ -113,6 +114,7 @@ _ARTICLE = re.compile(
     r"^(?:(?:on|the|a|an|my|your|its|el|la|los|las|un|una|mi|tu|su|en)(?:\s+|$))+(?=\S|$)", re.IGNORECASE
 )
 _ON = re.compile(r"^(?:on|en)\s+", re.IGNORECASE)
+_FILE_NAME = re.compile(r"\w\.[a-z]\w{0,7}(?![\w.])", re.IGNORECASE)
 _PLACE = re.compile(
     r"\s+(?:next to|beside|for|of|in|on|from|under|inside|within|junto a|para|de|del|en|dentro de)\s+", re.IGNORECASE
 )
@@ -206,6 +208,8 @@ def parse_sentence(sentence: str) -> list[Clause]:
         text = text.replace("\x04", "(").replace("\x05", ")")
         words = _AROUND.sub(r"\1 \3 \2", words.replace("\x04", "").replace("\x05", ""))
         lead = _LEAD.match(words)
+        if lead is not None and _CANONICAL.get(lead["verb"].lower()) == "upload" and not _FILE_NAME.search(text):
+            lead = None  # "upload the volume" names no file
         verb: Verb = _CANONICAL[" ".join(lead["verb"].lower().split())] if lead else ""
         if lead is None and clauses and clauses[-1].verb == "press" and _AGAIN.match(words):
             verb = "press"  # "click Add and then on Pay"
