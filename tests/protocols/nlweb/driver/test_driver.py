@@ -256,8 +256,9 @@ def test_the_text_of_a_page_is_never_an_instruction(run: Any) -> None:
 
 UPLOADS = """<form onsubmit="event.preventDefault(); document.title = 'sent ' + f.files[0]?.name">
 <label>Documents <input type=file id=f accept=".pdf"></label><button>Upload</button></form>
-<label for=p>Profile picture</label><input type=file id=p hidden onchange="document.title = 'picture ' + p.files[0].name;
-p.value = ''; said.textContent = 'foto.png is too large'"><p id=said role=status></p>"""
+<label for=p>Profile picture</label><input type=file id=p hidden onchange="
+document.title = 'picture ' + p.files[0].name; p.value = '';
+said.textContent = 'foto.png is too large'"><p id=said role=status></p>"""
 
 
 @pytest.mark.requirement("RF-013-51")
@@ -270,7 +271,7 @@ def test_a_file_of_the_folder_for_uploads_is_sent_where_the_sentence_says(run: A
     def confirm(what: str) -> None:
         asked.append(what)
 
-    def attempt(sentence: str) -> tuple[Any, str]:
+    def attempt(sentence: str) -> Any:
         asked.clear()
         return run(UPLOADS, sentence, uploads=tmp_path, confirm=confirm)
 
