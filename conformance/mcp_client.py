@@ -263,6 +263,7 @@ SCENARIOS: dict[str, Callable[[str], Awaitable[None]]] = {
     "initialize": look,
     "json-schema-ref-no-deref": look,
     "request-metadata": look,
+    "sep-2640-client-no-prefetch": look,
     "tools_call": add_numbers,
     "sse-retry": every_tool,
     "elicitation-sep1034-client-defaults": every_tool,

@@ -162,7 +162,7 @@ def _run(leg: Leg, starts: Sequence[tuple[str, ...]], known: Known) -> Report:
             left = until - time.monotonic()
             ended.append(subprocess.run(command, capture_output=True, text=True, timeout=left, check=False))
         report = _read(leg, max((one.returncode for one in ended), default=0), Path(folder), known)
-    if not report.passed and not report.faults:  # the kit itself ended badly, which no check tells
+    if not report.passed and not report.checks["FAILURE"]:  # the kit itself ended badly, which no check tells
         bad = [one for one in ended if one.returncode or not report.checks]
         report.faults += [f"{shlex.join(one.args)}\n{(one.stderr or one.stdout)[-2000:]}" for one in bad]
     return report

@@ -10,7 +10,7 @@ import pytest
 from conformance import mcp_client
 from conformance.__main__ import main
 from conformance.kits import Npm
-from conformance.mcp_suite import KNOWN, LEGS, Leg, _read
+from conformance.mcp_suite import KNOWN, LEGS, Leg, _read, judge
 
 PAGE = Path(__file__).parents[1] / "docs" / "reference" / "conformance.md"
 LEG = Leg("any", Npm("@scope/kit", "1.0.0", "index.js"))
@@ -101,6 +101,18 @@ def test_every_known_case_stands_in_the_docs_with_its_reason() -> None:
 def test_our_client_is_led_through_scenarios_that_it_knows(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("MCP_CONFORMANCE_SCENARIO", "nonsense")
     assert mcp_client.main() == 2
+
+
+def test_a_kit_that_ends_badly_without_a_failure_is_told_with_its_words() -> None:
+    class Broken(Npm):
+        def command(self) -> list[str]:
+            return ["sh", "-c", 'mkdir "$4"/one; echo \'[{"id": "a", "status": "SUCCESS"}]\' >"$4"/one/checks.json; '
+                    'echo no such scenario >&2; exit 1']  # fmt: skip
+
+    report = judge(Leg("any", Broken("kit", "1", "index.js")), "http://nowhere.example")
+    assert (report.passed, report.checks["SUCCESS"]) == (False, 1)
+    (fault,) = report.faults
+    assert "no such scenario" in fault
 
 
 def test_a_leg_that_does_not_exist_is_a_wrong_command_line() -> None:
