@@ -106,8 +106,9 @@ def test_our_client_is_led_through_scenarios_that_it_knows(monkeypatch: pytest.M
 def test_a_kit_that_ends_badly_without_a_failure_is_told_with_its_words() -> None:
     class Broken(Npm):
         def command(self) -> list[str]:
-            return ["sh", "-c", 'mkdir "$4"/one; echo \'[{"id": "a", "status": "SUCCESS"}]\' >"$4"/one/checks.json; '
-                    'echo no such scenario >&2; exit 1']  # fmt: skip
+            checks = '[{"id": "a", "status": "SUCCESS"}]'
+            script = f"mkdir $4/one; echo '{checks}' >$4/one/checks.json; echo no such scenario >&2; exit 1"
+            return ["sh", "-c", script]
 
     report = judge(Leg("any", Broken("kit", "1", "index.js")), "http://nowhere.example")
     assert (report.passed, report.checks["SUCCESS"]) == (False, 1)
