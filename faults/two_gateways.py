@@ -166,7 +166,7 @@ def told(database: str, story: Callable[[_Pair, random.Random], Awaitable[Result
             wrong = {what: count for what, count in pair.wrong.items() if count}
             return {"ok": not wrong, **result, "wrong": wrong}
 
-    return asyncio.run(asyncio.wait_for(run(), 90))
+    return asyncio.run(asyncio.wait_for(run(), 240))
 
 
 @asynccontextmanager
@@ -174,7 +174,7 @@ async def _pair(database: str) -> AsyncIterator[_Pair]:
     with tempfile.TemporaryDirectory(prefix="agent3-two-gateways-") as name:
         folder = Path(name)
         (folder / "served.py").write_text(AGENT)
-        async with asking() as session:
+        async with asking(90) as session:
             yield _Pair(folder, database, session)
 
 

@@ -110,6 +110,35 @@ def test_statements_that_wait_for_a_lock_do_not_keep_others_from_theirs() -> Non
     using(new_database_url(), story)
 
 
+def test_a_process_that_stops_inside_a_transaction_holds_up_the_others_only_for_a_while(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setattr("agent3.storage.postgres.IDLE_SECONDS", 0.5)
+    add = "UPDATE counters SET value = value + 1 WHERE name = ? RETURNING value"
+
+    async def story(database: Database) -> None:
+        await database.many(PUT, [("held", 0)])
+        held, go = asyncio.Event(), asyncio.Event()
+
+        async def hold(tx: Transaction) -> None:
+            await tx.run(add, "held")
+            held.set()
+            await go.wait()
+            await tx.run(add, "held")
+
+        holding = asyncio.create_task(database.write(hold, calm=True))
+        await held.wait()
+        row = await database.statement(add, "held")
+        assert row is not None
+        assert row["value"] == 1, "nothing of the stopped transaction was kept"
+        go.set()
+        (late,) = await asyncio.gather(holding, return_exceptions=True)
+        (found,) = await database.all("SELECT value FROM counters")
+        assert found["value"] == (1 if isinstance(late, StorageError) else 3)
+
+    using(new_database_url(), story)
+
+
 def test_a_deadlock_is_resolved_by_running_one_work_again() -> None:
     url = new_database_url()
     runs: list[str] = []

@@ -16,7 +16,7 @@ from collections.abc import AsyncIterator, Callable, Iterable, Iterator, Mapping
 from contextlib import contextmanager
 from heapq import merge
 from itertools import chain, islice
-from typing import NamedTuple, TypeAlias, TypeVar
+from typing import Any, NamedTuple, TypeAlias, TypeVar
 
 import msgspec
 from msgspec import Struct
@@ -563,6 +563,8 @@ class Directory:
                         await self._update_index()
                     await reading
                     await self._update_index()
+                    if not self._changes:  # a dict that was large stays so
+                        self._changes, self._new_names = {}, Names()
                     self._spare_collector()
             finally:
                 reading.cancel()
@@ -862,8 +864,10 @@ class Directory:
         self._checked = float("-inf")
 
 
-_collecting = [0, 0]
-"""How many keep the collector from old objects, and the threshold that it had."""
+_collecting: list[Any] = [0, ()]
+"""How many keep the collector from old objects, and the thresholds that it had."""
+_YOUNG = 500
+"""New objects that it looks at together meanwhile: most of them stay, so that each look takes its full time."""
 
 
 @contextmanager
@@ -873,15 +877,14 @@ def _young_collections_alone() -> Iterator[None]:
     """
     _collecting[0] += 1
     if _collecting[0] == 1:
-        first, second, _collecting[1] = gc.get_threshold()
-        gc.set_threshold(first, second, _NEVER)
+        _collecting[1] = first, second, _ = gc.get_threshold()
+        gc.set_threshold(min(first, _YOUNG), second, _NEVER)
     try:
         yield
     finally:
         _collecting[0] -= 1
         if not _collecting[0]:
-            first, second, _ = gc.get_threshold()
-            gc.set_threshold(first, second, _collecting[1])
+            gc.set_threshold(*_collecting[1])
 
 
 def _index_changes(

@@ -22,7 +22,7 @@ from agent3.model import Agent, encode
 __all__ = ["Packed", "PackedAgents", "pack"]
 
 _decoder: msgspec.json.Decoder[Agent] = msgspec.json.Decoder(Agent)
-_HELD = 500
+_HELD = 200
 """Agents that are held as objects though nobody else does."""
 
 

@@ -25,9 +25,9 @@ __all__ = ["Buffer", "Postings", "Segment", "keep_memory_together", "merge", "pa
 
 Postings: TypeAlias = "Buffer | Segment"
 _DENSE = 16
-"""A term that more than one of so many documents hold also gets a row with a byte for every document."""
+"""A term that more than one of so many documents hold gets a row with a byte for every document."""
 _DENSE_FROM = 2_000
-"""Documents from which such rows are worth having."""
+"""Documents from which such rows are worth having, in the place of others."""
 _START = 4
 """Letters by which the terms of a buffer are kept together; ``starting_with`` is asked for at least so many."""
 _STEP = 2.5 / 255
@@ -123,18 +123,26 @@ class Segment:
         self.numbers = numbers
         self.terms = terms
         self._places = {term: at for at, term in enumerate(paced(terms))}
-        self.starts = starts
-        self.rows = rows
-        self.gains = gains
+        self._starts = starts
+        self._rows = rows
+        self._gains = gains
         self.alive = np.ones(len(numbers), np.uint8)
         self.gone = 0
         self._dense: dict[int, NDArray[np.uint8]] = {}
+        """The terms that most documents hold, by their places: of these there are no rows and gains."""
+        self._counts = counts = np.diff(starts).astype(np.int32)
         if len(numbers) >= _DENSE_FROM:
-            for at in np.flatnonzero(np.diff(starts) > len(numbers) // _DENSE).tolist():
+            sparse = np.ones(len(rows), bool)
+            for at in np.flatnonzero(counts > len(numbers) // _DENSE).tolist():
                 row = np.zeros(len(numbers), np.uint8)
                 here = slice(int(starts[at]), int(starts[at + 1]))
                 row[rows[here]] = np.maximum(np.rint(gains[here].astype(np.float32) / _STEP), 1)
                 self._dense[at] = row
+                sparse[here] = False
+            self._rows, self._gains = rows[sparse], gains[sparse]
+            left = counts.copy()
+            left[list(self._dense)] = 0
+            self._starts = np.concatenate([[0], np.cumsum(left, dtype=np.int64)])
 
     def __len__(self) -> int:
         return len(self.numbers)
@@ -151,7 +159,7 @@ class Segment:
     def count(self, term: str) -> int:
         """How many documents hold a term, with those that are gone since the segment was made."""
         at = self._places.get(term)
-        return 0 if at is None else int(self.starts[at + 1] - self.starts[at])
+        return 0 if at is None else int(self._counts[at])
 
     def among(self, candidates: set[str]) -> set[str]:
         """Those of the candidates that are terms here."""
@@ -175,15 +183,30 @@ class Segment:
             if (dense := self._dense.get(at)) is not None:
                 into += np.multiply(dense, np.float32(weight * _STEP), dtype=np.float32)
             else:
-                here = slice(int(self.starts[at]), int(self.starts[at + 1]))
-                into[self.rows[here]] += np.float32(weight) * self.gains[here]
+                here = slice(int(self._starts[at]), int(self._starts[at + 1]))
+                into[self._rows[here]] += np.float32(weight) * self._gains[here]
         if self.gone:
             into *= self.alive
+
+    def postings(self, low: int, high: int) -> tuple[NDArray[np.int64], NDArray[np.int32], NDArray[np.float16]]:
+        """Of the terms at these places: the place of each posting, its row, and its gain; in no order of the terms."""
+        here = slice(int(self._starts[low]), int(self._starts[high]))
+        owners = [np.repeat(np.arange(low, high), np.diff(self._starts[low : high + 1]))]
+        rows, gains = [self._rows[here]], [self._gains[here]]
+        for at in (at for at in self._dense if low <= at < high):
+            there = np.flatnonzero(self._dense[at]).astype(np.int32)
+            owners.append(np.full(len(there), at))
+            rows.append(there)
+            gains.append((self._dense[at][there] * np.float32(_STEP)).astype(np.float16))
+        return np.concatenate(owners), np.concatenate(rows), np.concatenate(gains)
 
 
 def seal(buffer: Buffer) -> Segment:
     """A buffer that takes nothing more, as a segment. What is removed from it later must be removed again."""
-    terms = sorted(buffer.postings)
+    by_start: dict[str, list[str]] = {}
+    for term in paced(buffer.postings):
+        by_start.setdefault(term[:1], []).append(term)
+    terms = [term for start in paced(sorted(by_start), every=1) for term in sorted(by_start[start])]
     starts = np.zeros(len(terms) + 1, np.int64)
     rows: list[int] = []
     gains: list[float] = []
@@ -238,11 +261,11 @@ def _merge_postings(
     found = []
     for segment, moved, home in zip(segments, moves, homes, strict=True):
         low, high = bisect_left(home, first), bisect_left(home, last)
-        here = slice(int(segment.starts[low]), int(segment.starts[high]))
-        new = moved[segment.rows[here]]
+        places, there, worth = segment.postings(low, high)
+        new = moved[there]
         keep = new >= 0
-        owner = np.repeat(np.array(home[low:high], np.int64) - first, np.diff(segment.starts[low : high + 1]))
-        found.append((owner[keep], new[keep], segment.gains[here][keep]))
+        owner = np.array(home[low:high], np.int64)[places[keep] - low] - first
+        found.append((owner, new[keep], worth[keep]))
     owners, rows, gains = (np.concatenate(several) for several in zip(*found, strict=True))
     order = np.argsort(owners * max(1, size) + rows, kind="stable")
     time.sleep(_PAUSE)

@@ -48,9 +48,12 @@ GATHERED = 64
 CONNECT_SECONDS = 10.0
 WAIT_SECONDS = 10.0
 COMMAND_SECONDS = 30.0
+IDLE_SECONDS = 10.0
+"""Seconds of silence within a transaction after which the server undoes it. A process that was stopped in the middle of
+one holds no rows longer than that: whoever takes its jobs over would wait for them. Less than the lease of a job."""
 _MIGRATION_LOCK = 0x6167656E743300  # "agent3" in ASCII
 _FAILURES = (asyncpg.PostgresError, asyncpg.InterfaceError, asyncpg.InternalClientError, OSError, UnicodeError)
-_COLLISIONS = ("40001", "40P01")  # serialization failure, deadlock
+_COLLISIONS = ("40001", "40P01", "25P03")  # serialization failure, deadlock, silent for too long: all is undone
 _BEGIN = "BEGIN"  # serializable: the default of a writer's connection
 _BEGIN_CALM = "BEGIN ISOLATION LEVEL READ COMMITTED"
 # Not durable on purpose: a notification is heard at once or never, so it need not wait for the disk.
@@ -671,6 +674,7 @@ class PostgresDatabase:
                 "synchronous_commit": "on",
                 "default_transaction_isolation": "serializable" if kind == "writer" else "read committed",
                 "default_transaction_read_only": "on" if kind == "reader" else "off",
+                "idle_in_transaction_session_timeout": str(int(IDLE_SECONDS * 1000)),
             },
         )
         # SUM and AVG of BIGINT are NUMERIC; SQLite gives int and float, and so do we.
