@@ -540,10 +540,17 @@ def test_a_request_may_be_put_as_a_question(sentence: str) -> None:
     assert found.input == {"id": 4}
 
 
+MERGE_PULL = capability(
+    "merge_pull_request", "owner", "repo", "pull_number", told="Merge a pull request", owner=TEXT, repo=TEXT,
+    pull_number={**WHOLE, "description": "Number of the pull request"},
+)  # fmt: skip
+
+
 @pytest.mark.parametrize(
     ("what", "sentence", "missing"),
     [
         (REMINDER, "delete 4 reminders", ("id",)),  # how many is not which
+        (MERGE_PULL, "Merge 2 pull requests of nova/ui", ("pull_number",)),
         (REMINDER, "delete four of the reminders", ("id",)),
         (REMINDER, "delete the last 4", ("id",)),
         (REMINDER, "borra los 4 recordatorios", ("id",)),

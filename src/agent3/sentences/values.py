@@ -9,6 +9,7 @@ import re
 from collections.abc import Iterator
 from dataclasses import dataclass
 from datetime import date, datetime, time
+from itertools import takewhile
 from typing import Any, Literal
 
 from agent3.sentences.announcements import AT_MOST, DETERMINERS, Scene, row_at
@@ -534,10 +535,10 @@ def _counts_things(scene: Scene, begin: int, end: int) -> bool:
         after += 1
     if after >= len(scene.tokens):
         return False
-    noun = scene.tokens[after]
-    return noun.plain in _SOME or (
-        noun.shape == "word" and noun.plain.endswith("s") and bool(noun.means & (scene.form.named | scene.form.told))
-    )
+    about = scene.form.named | scene.form.told
+    nouns = takewhile(lambda token: token.shape == "word" and token.means & about, scene.tokens[after : after + 3])
+    # "2 pull requests": the last of several words says it.
+    return scene.tokens[after].plain in _SOME or any(noun.plain.endswith("s") for noun in nouns)
 
 
 def _is_elsewhere(scene: Scene, slot: Slot, token: Token) -> bool:

@@ -630,3 +630,11 @@ def test_a_second_quoted_text_after_then_is_for_the_same_verb(run: Any) -> None:
 <option>red<option>blue</select><select aria-label=Size><option>small<option>large</select>"""
     done, after = run(page, 'choose "large" in Size and then "blue" in Color')
     assert (done.complete, after) == (True, "largeblue"), done
+
+
+def test_what_there_is_to_choose_from_turns_no_press_down(run: Any) -> None:
+    page = """<form onsubmit="return false"><button type=button onclick="s.innerHTML = `<label><input type=radio
+disabled> Marathon (sold out)</label><label><input type=radio onchange='note(1)'> 10 km</label>`">Next</button>
+<div id=s></div></form>"""
+    done, after = run(page, "click Next and check 10 km")
+    assert (done.complete, after) == (True, "1"), done

@@ -1105,7 +1105,7 @@ _SAID = r"""
   const live = "[role=alert],[role=status],[role=alertdialog],[aria-live=polite],[aria-live=assertive],output";
   const cells = "tr,td,th,[role=row],[role=cell],[role=gridcell],[role=columnheader]";
   const entries = "li,dt,dd,article,[role=listitem],[role=article],[role=treeitem],[draggable=true]";
-  const names = "a[href],[role=link],option,[role=option],[role=menuitem],[role=tab],nav";
+  const names = "a[href],[role=link],option,[role=option],[role=menuitem],[role=tab],[role=radio],[role=checkbox],nav";
   const headings = "h1,h2,h3,h4,h5,h6,[role=heading]";
   const headed = node => Boolean(node.querySelector(`:scope > :is(${headings})`));
   const alike = node => [...(node.parentElement?.querySelectorAll(":scope > *") ?? [])].filter(one => one !== node
@@ -1119,6 +1119,8 @@ _SAID = r"""
   const asks = node => Boolean(node.closest("form") && node.querySelector("label") && node.querySelector(typed));
   const isMessage = node => {
     for (let at = node; at && at !== document.body; at = up(at)) {
+      // "Marathon (sold out)", beside a box, is what there is to choose from.
+      if (at.localName === "label" && ["radio", "checkbox"].includes(at.control?.type)) return inAlert(at);
       if (at.matches(live) || at.matches("form,dialog,[role=dialog],fieldset")) return true;
       if (at.ariaInvalid === "true" || (!at.matches(cells) && words(at).some(word => marks.has(word)))) {
         // The mark of a state in a row says what the row is.
