@@ -362,3 +362,8 @@ def test_a_short_answer_is_asked_about_in_the_language_of_the_conversation() -> 
     found = read("Lisboa", previous=["quiero reservar una mesa para mañana"])
     assert isinstance(found.reading, Ask)
     assert found.reading.language == "es"
+
+
+def test_of_a_message_too_long_to_read_no_part_is_taken_for_the_whole() -> None:
+    found = read("cancel my booking 4" + " " * 3_000 + "only if it is refunded")
+    assert (found.action, isinstance(found.reading, Ask)) == (None, True)

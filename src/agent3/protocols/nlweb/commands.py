@@ -122,7 +122,9 @@ async def understand(
             return alone  # it has nothing to do with what was said before
         return _settle(before.action, {**before.input, **said.input}, said, _language_of(text, previous))
 
-    return await understand_after(text[:LONGEST], list(previous)[-_MOST_BACK:])
+    if len(text) > LONGEST:  # its end may forbid what its beginning says
+        return Meaning(None, Ask(language=detect_language(text[:LONGEST])))
+    return await understand_after(text, list(previous)[-_MOST_BACK:])
 
 
 async def _understand_alone(

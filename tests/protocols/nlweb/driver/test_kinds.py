@@ -638,3 +638,9 @@ disabled> Marathon (sold out)</label><label><input type=radio onchange='note(1)'
 <div id=s></div></form>"""
     done, after = run(page, "click Next and check 10 km")
     assert (done.complete, after) == (True, "1"), done
+
+
+def test_a_sentence_of_any_length_ends_at_once_and_does_nothing(run: Any) -> None:
+    done, after = run("<button onclick='note(1)'>Go</button>", "click Go" + " " * 100_000 + "but only if it rains")
+    assert (done.done, after) == ([], "")
+    assert "2000" in (done.question or "")

@@ -27,6 +27,7 @@ from agent3.sentences.consequences import CONSEQUENTIAL, GRAVE, find_new, has_co
 from agent3.sentences.lexicon import Language, detect_language, fold
 from agent3.sentences.questions import refuse
 from agent3.sentences.spans import MONTHS
+from agent3.sentences.tokens import LONGEST
 
 if TYPE_CHECKING:
     from playwright.async_api import Dialog, ElementHandle, JSHandle, Page, Response
@@ -92,6 +93,10 @@ async def drive(
     about cookies; what it returns says whether something did. Dialogs of the page are answered here while it runs.
     ``uploads`` is the folder that files may come from; without it, none are uploaded.
     """
+    if len(sentence) > LONGEST:
+        spanish = detect_language(sentence[:LONGEST]) == "es"
+        told = f"No se ha hecho nada: más de {LONGEST} letras son demasiadas. Dilo en menos palabras."
+        return Driven([], [sentence[:60]], told if spanish else f"Nothing was done: use at most {LONGEST} characters.")
     while True:
         operator, view = _Operator(page, confirm, uploads), await look(page)
         driven = await _drive_from(operator, view, page, sentence, unblock)
