@@ -6,6 +6,7 @@ import asyncio
 import gc
 import threading
 from collections.abc import Mapping
+from contextlib import aclosing
 from pathlib import Path
 from typing import Any
 
@@ -14,6 +15,7 @@ import pytest
 
 from agent3.directory import Directory
 from agent3.directory import directory as module
+from agent3.directory.choice import Choices
 from agent3.directory.documents import documents_of
 from agent3.directory.meaning import Vectors, encode_agent
 from agent3.directory.search import Index
@@ -378,6 +380,20 @@ def test_search_by_meaning_goes_on_after_a_fault(monkeypatch: pytest.MonkeyPatch
         await directory.aclose()
 
     using(":memory:", story)
+
+
+def test_a_message_is_read_beside_the_event_loop_to_choose_for_it(url: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    threads: list[threading.Thread] = []
+    monkeypatch.setattr(Choices, "choose", lambda *_: threads.append(threading.current_thread()))
+
+    async def story(database: Database) -> None:
+        offered = (Capability(name="add_task"), Capability(name="add_note"))
+        async with aclosing(Directory(database, REAL)) as directory:
+            await directory.choose(Agent(id="list", name="List", capabilities=offered), offered, "add milk")
+        assert threads
+        assert threading.current_thread() not in threads
+
+    using(url, story)
 
 
 def test_meaning_chooses_among_capabilities_what_words_leave_open(url: str) -> None:

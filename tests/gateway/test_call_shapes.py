@@ -15,6 +15,7 @@ from mcp.client.client import Client
 
 from agent3 import Context, LocalAgent, schema
 from agent3.gateway.hits import count_tokens
+from agent3.gateway.input_modes import is_among
 from agent3.gateway.tool_texts import MOST_CALLS, TOOLS
 from agent3.jsonrpc import SSEParser
 from agent3.model import Part
@@ -513,3 +514,22 @@ def test_what_a_model_reads_of_the_five_tools_is_short_and_refuses_nothing_that_
         "metadata": {"timeout": 1, "retries": 0, "callback": callback, "answers": {"q": 1}},
     }
     schema.compile(next(text for text in TOOLS if text.name == "agent3_call").shown_schema()).check(full)
+
+
+@pytest.mark.parametrize(
+    ("kind", "pattern", "among"),
+    [
+        ("image/png", "image/png", True),
+        ("image/png", "image/*", True),
+        ("image/png", "*/*", True),
+        ("image/png", "*", True),
+        ("application/ld+json", "application/*+json", True),
+        ("image/png", "text/*", False),
+        ("image/png", "image/p", False),
+        ("a/b", "a/b*/b", False),
+        ("image/png", "*a" * 9, False),
+        ("image/png", "[i]mage/png", False),
+    ],
+)
+def test_a_media_type_is_among_those_that_a_pattern_means(kind: str, pattern: str, among: bool) -> None:
+    assert is_among(kind, pattern) is among

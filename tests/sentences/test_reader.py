@@ -578,6 +578,7 @@ def test_a_number_out_of_bounds_is_asked_for_with_its_bounds_and_the_rest_is_kep
 ORDER = capability("order", "message", told="Order a pizza in plain words.", message=TEXT)
 AGENT = Capability(name="order", input_schema={FREE_TEXT: "message", "properties": {"message": TEXT, "data": {}}})
 REPORT = capability("report_problem", "message", told="Report a problem to the staff", message=TEXT)
+COMMIT = capability("git_commit", "message", told="Commit what is staged", message=TEXT)
 CHAT = capability("chat", "message", told="Talk to a model", message=TEXT)
 
 
@@ -642,6 +643,9 @@ def test_a_message_that_forbids_as_a_whole_is_passed_to_nobody(what: Capability,
         (ORDER, "a large pizza, if you can; do not cut it", None),
         (ORDER, "a large pizza", None),
         (ORDER, "enough large pizza for ten", None),
+        (ORDER, "do not disturb", None),
+        (COMMIT, "never mind", None),
+        (COMMIT, "do not commit secrets", None),
         (CHAT, "do not rhyme", None),
         (AGENT, "do not stop before the tests pass", None),
     ],

@@ -228,7 +228,8 @@ def _choose_by_reading(
     """
     today = datetime.fromtimestamp(now)  # noqa: DTZ006 - the user's own day
     found: list[Capability] = []
-    for one in closest(index, offered, message, _READ):
+    most = min(_READ, _READ_CHARACTERS // (len(message) or 1))
+    for one in closest(index, offered, message, most) if most > 1 else ():
         if one.meta.get("reads") or free_text(one, message) is not None:
             return None
         reading = read(one, message, today)
@@ -243,6 +244,8 @@ def _choose_by_reading(
 
 _READ = 24
 """Capabilities that a message is read for, the nearest by words."""
+_READ_CHARACTERS = 2_400
+"""And what that comes to together: a long message takes a tenth of a second for each."""
 _DEPRECATED = re.compile(r"\bdeprecated\b", re.IGNORECASE)
 
 

@@ -16,7 +16,7 @@ from collections.abc import AsyncIterator, Callable, Iterable, Iterator, Mapping
 from contextlib import contextmanager
 from heapq import merge
 from itertools import chain, islice
-from typing import Any, NamedTuple, TypeAlias, TypeVar
+from typing import Any, NamedTuple, TypeAlias
 
 import msgspec
 from msgspec import Struct
@@ -49,7 +49,6 @@ __all__ = ["Accept", "Directory", "Hit", "Hits"]
 
 log = logger("directory")
 
-T = TypeVar("T")
 
 _decoder: msgspec.json.Decoder[Agent] = msgspec.json.Decoder(Agent)
 _FRESH = 0.5
@@ -435,14 +434,19 @@ class Directory:
         installed and has read the agent; None where that is not clear, or where none comes near.
         """
         now = self._env.now()
-        return await self._ask_choices(agent, offered, lambda choices: choices.choose(offered, message, now))
+        # Always in a thread: where words do not decide, the message is read for some of them, word by word.
+        known = await self._find_choices(agent)
+        return await asyncio.to_thread(known.choose, offered, message, now)
 
     async def closest(self, agent: Agent, offered: Sequence[Capability], message: str, most: int) -> list[Capability]:
         """The offered capabilities that come closest to a message, so many at most."""
-        return await self._ask_choices(agent, offered, lambda choices: closest(choices.index, offered, message, most))
+        known = await self._find_choices(agent)
+        if len(offered) <= _INDEXED_HERE:
+            return closest(known.index, offered, message, most)
+        return await asyncio.to_thread(closest, known.index, offered, message, most)
 
-    async def _ask_choices(self, agent: Agent, offered: Sequence[Capability], ask: Callable[[Choices], T]) -> T:
-        """What is known of the capabilities of one agent, asked; in a thread where they are many, or encoded."""
+    async def _find_choices(self, agent: Agent) -> Choices:
+        """What is known of the capabilities of one agent; found out in a thread where they are many, or encoded."""
         known = self._chosen.get(agent.id)
         vectors = None if self._vectors is None else self._vectors.take(self._index.numbers_of(agent.id))
         if vectors is not None and len(vectors) != len(agent.capabilities):
@@ -457,9 +461,7 @@ class Directory:
             if len(self._chosen) >= _CHOSEN:
                 self._chosen.pop(next(iter(self._chosen)))
             self._chosen[agent.id] = known
-        if len(offered) <= _INDEXED_HERE and known[1].encoder is None:
-            return ask(known[1])
-        return await asyncio.to_thread(ask, known[1])
+        return known[1]
 
     def _progress(self) -> tuple[int, int] | None:
         """How many agents of how many can be found, while the others are so many that a search need not wait."""

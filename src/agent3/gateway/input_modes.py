@@ -9,7 +9,6 @@ from __future__ import annotations
 import base64
 import binascii
 from collections.abc import Awaitable, Callable, Mapping, Sequence
-from fnmatch import fnmatchcase
 from functools import lru_cache
 from typing import Any
 from urllib.parse import unquote_to_bytes
@@ -23,6 +22,7 @@ __all__ = [
     "MOST_FILES",
     "TEXT",
     "check_modes",
+    "is_among",
     "read_declared",
     "read_files",
     "read_message",
@@ -102,11 +102,24 @@ def check_modes(agent: str, capability: Capability, parts: Sequence[Part], mode:
         kind = part.media_type or _media_type(mode)
         if kind in declared or (kind == TEXT and JSON in declared):
             continue
-        if not any(fnmatchcase(kind, pattern) for pattern in declared):
+        if not any(is_among(kind, pattern) for pattern in declared):
             raise ValidationError(
                 f"{agent}/{capability.name} does not take {kind[:100]}. It takes {', '.join(declared)}.",
                 data={"inputModes": list(declared)},
             )
+
+
+def is_among(kind: str, pattern: str) -> bool:
+    """Whether a media type is one of those that a pattern means, such as ``image/*`` or ``*/*``.
+
+    A pattern may be a stranger's, and long: as a regular expression it would take seconds, and be kept.
+    """
+    before, star, after = pattern.partition("*")
+    if not star:
+        return kind == pattern
+    if pattern in ("*", "*/*"):
+        return True
+    return len(kind) >= len(before) + len(after) and kind.startswith(before) and kind.endswith(after)
 
 
 def read_declared(modes: Sequence[str]) -> tuple[str, ...]:

@@ -45,6 +45,12 @@ _SAYING = frozenset("echo say repeat print send post tell write publish announce
 """Verbs in a name whose object is what is said."""
 _RECORDING = frozenset("report log note notes record ticket issue incident complaint feedback memory entry".split())
 """Words in a name whose object is what somebody tells."""
+_KEEPING = _RECORDING | frozenset(
+    "commit comment notify notification alert warn warning broadcast display show set status greeting forward deliver "
+    "email mail text sms message speak toast banner schedule encrypt sign submit add leave save update store remind "
+    "reminder draft rule".split()
+)
+"""Words in a name whose object is a text that others read, or that is kept: it may say anything."""
 _TALKING = _SAYING | frozenset("chat talk ask answer reply respond converse discuss assist help complete".split())
 """Verbs of capabilities that do nothing but talk: what to do about a "don't" is theirs to say."""
 
@@ -121,8 +127,13 @@ def find_dictated_refusal(capability: Capability, given: Mapping[str, object]) -
     name, text = next(iter(given.items()))
     if not isinstance(text, str) or len(text) > LONGEST or not _acts_on(capability, name):
         return None
-    if is_withdrawal(text) or only_forbids(text) or drops_matter(text):
-        return Forbidden("withdrawn" if is_withdrawal(text) else "forbids", detect_language(text))
+    if is_withdrawal(text):
+        return Forbidden("withdrawn", detect_language(text))
+    # A text that somebody keeps or reads may forbid anything: "Do not turn off". This has to forbid what is done here.
+    form = form_of(capability)
+    about = _speaks_of(form, text) or any(fold(word) in form.told_words for word in re.findall(r"\w{3,}", text))
+    if about and (only_forbids(text) or drops_matter(text)):
+        return Forbidden("forbids", detect_language(text))
     return None
 
 
@@ -137,6 +148,7 @@ def _acts_on(capability: Capability, name: str) -> bool:
             _kept.clear()
         form = form_of(capability)
         acts = _find_nature(form, capability.name, capability.description[:100], capability.hints.consequential)[1]
+        acts = acts and not _KEEPING.intersection(split_name(capability.name))
         taker = _taker(form, capability.name, False) if acts and FREE_TEXT not in capability.input_schema else None
         known = _kept[id(capability)] = capability, "" if taker is None or not taker.understands else taker.name
     return known[1] == name

@@ -200,8 +200,9 @@ class Doors:
             if door.takes(scope):
                 direct, checks_hosts = direct_app, door.checks_hosts
                 break
-        by_page = any(name == b"origin" for name, _ in scope["headers"])
-        if (not checks_hosts or by_page) and (refusal := self._find_refusal(scope)):
+        names = [name for name, _ in scope["headers"] if name in _CHECKED_HEADERS]
+        by_page, twice = b"origin" in names, len({*names}) < len(names)
+        if (not checks_hosts or by_page or twice) and (refusal := self._find_refusal(scope)):
             await error_response(refusal)(scope, receive, send)
             return
         if direct is None or by_page:

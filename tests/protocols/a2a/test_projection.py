@@ -97,6 +97,21 @@ def test_every_outcome_has_its_state(outcome: Outcome, state: State) -> None:
     assert items[-1].final == (state not in (State.WORKING,))
 
 
+@pytest.mark.parametrize(
+    "meta",
+    [
+        {"a2a.about": {"name": 5}},
+        {"a2a.about": {"parts": [{"text": "more"}]}},
+        {"a2a.about": {"meta": {"a2a.extensions": 5}}},
+        {"a2a.about": "x", "said": 5},
+    ],
+)
+def test_what_an_mcp_server_writes_into_the_meta_of_a_result_breaks_no_task(meta: dict[str, Any]) -> None:
+    seen, _ = told(turn(Done((Piece(text="x"),), meta=meta)))
+    (made,) = seen.task().artifacts
+    assert (made.name, made.parts, made.extensions) == (None, (Part(text="x"),), ())
+
+
 def test_a_task_begins_submitted_with_its_message() -> None:
     task = Projection(a_job()).task()
     assert task.status.state is State.SUBMITTED

@@ -7,7 +7,6 @@ and what there is. It sends nothing: cards come from elsewhere.
 from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
-from fnmatch import fnmatchcase
 from typing import Final
 
 from msgspec import Struct
@@ -15,6 +14,7 @@ from msgspec import Struct
 from agent3.card_formats import minor_version
 from agent3.definitions import AgentCard, AgentInterface
 from agent3.errors import Conflict
+from agent3.gateway.input_modes import is_among
 from agent3.schema import nearest
 
 __all__ = ["NEGOTIATE", "Agreement", "Wants", "negotiate", "require_agreement"]
@@ -151,7 +151,7 @@ def _shared_modes(
 def _match(one: str, other: str) -> bool:
     """Whether two media types match; ``*`` in either stands for anything, and parameters do not count."""
     mine, yours = one.partition(";")[0].strip().lower(), other.partition(";")[0].strip().lower()
-    return fnmatchcase(mine, yours) or fnmatchcase(yours, mine)
+    return is_among(mine, yours) or is_among(yours, mine)
 
 
 def _join(names: Iterable[str]) -> str:

@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import hashlib
 from collections.abc import Callable, Iterable, Mapping, Sequence
+from contextlib import suppress
 from datetime import UTC, datetime
 from functools import lru_cache
 from typing import Any, Final
@@ -561,20 +562,27 @@ def _is_same(known: Growing, artifact: Artifact) -> bool:
 
 
 def _result_of(meta: Any) -> Made:
-    """The result without its parts, as ``meta`` says that it is called and described."""
+    """The result without its parts, as ``meta`` says that it is called and described.
+
+    An MCP server writes into ``meta`` what it likes: what has another form says nothing.
+    """
     about = meta.get(META_ABOUT) if isinstance(meta, dict) else None
-    return msgspec.convert({"id": _RESULT, **about}, Made) if isinstance(about, dict) else _BARE_RESULT
+    if isinstance(about, dict):
+        with suppress(msgspec.ValidationError):
+            return replace(msgspec.convert({"id": _RESULT, **about}, Made), parts=())
+    return _BARE_RESULT
 
 
 def _artifact(made: Made, link: Link | None) -> Artifact:
     metadata = {name: value for name, value in made.meta.items() if name != EXTENSIONS}
+    extensions = made.meta.get(EXTENSIONS)
     return Artifact(
         artifact_id=made.id,
         name=made.name,
         description=made.description,
         parts=parts_out(made.parts, link),
         metadata=metadata or None,
-        extensions=tuple(made.meta.get(EXTENSIONS) or ()),
+        extensions=tuple(one for one in extensions if isinstance(one, str)) if isinstance(extensions, list) else (),
     )
 
 

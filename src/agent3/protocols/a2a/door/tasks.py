@@ -10,7 +10,6 @@ from __future__ import annotations
 import asyncio
 from collections.abc import AsyncGenerator, AsyncIterator, Awaitable, Callable, Sequence
 from contextlib import aclosing
-from fnmatch import fnmatchcase
 from typing import TYPE_CHECKING, Any, Final, NamedTuple, Protocol, TypeAlias, TypeVar
 
 import msgspec
@@ -24,7 +23,7 @@ from agent3.definitions import AgentCard
 from agent3.errors import CallTimeout, Conflict, JobNotFound, TurnTaken, ValidationError
 from agent3.gateway import Caller as GatewayCaller
 from agent3.gateway import Gateway
-from agent3.gateway.input_modes import read_declared
+from agent3.gateway.input_modes import is_among, read_declared
 from agent3.gateway.which import is_undecided
 from agent3.model import Agent, Call, Capability, Done, Event, Failed, Outcome, Part, Principal, Usage
 from agent3.protocols.a2a.door.in_flight import Flights, key_of
@@ -711,4 +710,4 @@ def _check_modes(request: Send, capability: Capability) -> None:
 
 def _among(kind: str, modes: Sequence[str]) -> bool:
     plain = kind.partition(";")[0].strip().lower()
-    return any(mode == "*" or fnmatchcase(plain, mode) for mode in modes)
+    return any(is_among(plain, mode) for mode in modes)

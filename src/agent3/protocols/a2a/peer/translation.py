@@ -447,7 +447,8 @@ def _about(artifact: Artifact) -> dict[str, Any]:
 
 
 def _meta_of(artifact: Artifact) -> dict[str, Any]:
-    return {**(artifact.metadata or {}), **({EXTENSIONS: list(artifact.extensions)} if artifact.extensions else {})}
+    own = {name: value for name, value in (artifact.metadata or {}).items() if name != EXTENSIONS}
+    return {**own, EXTENSIONS: list(artifact.extensions)} if artifact.extensions else own
 
 
 def _usage(metadata: Mapping[str, Any] | None) -> Usage | None:

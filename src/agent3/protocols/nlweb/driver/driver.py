@@ -97,11 +97,12 @@ async def drive(
         spanish = detect_language(sentence[:LONGEST]) == "es"
         told = f"No se ha hecho nada: más de {LONGEST} letras son demasiadas. Dilo en menos palabras."
         return Driven([], [sentence[:60]], told if spanish else f"Nothing was done: use at most {LONGEST} characters.")
+    until = asyncio.get_running_loop().time() + _YOUNG_SECONDS
     while True:
         operator, view = _Operator(page, confirm, uploads), await look(page)
         driven = await _drive_from(operator, view, page, sentence, unblock)
         # What was not found may be on its way, where the page has only just been opened.
-        if operator.used or driven.complete or not await operator.grows(view):
+        if operator.used or driven.complete or not await operator.grows(view, until):
             return driven
 
 
@@ -320,10 +321,13 @@ class _Operator:
             return bool(await self._page.evaluate(_LOADING))
         return True
 
-    async def grows(self, view: PageView) -> bool:
-        """Whether a page that was opened a moment ago shows something else meanwhile."""
+    async def grows(self, view: PageView, until: float) -> bool:
+        """Whether a page that was opened a moment ago shows something else meanwhile. Its own clock is only a hint."""
         with suppress(playwright().Error):
-            while (left := _YOUNG_SECONDS - float(await self._page.evaluate("performance.now()")) / 1e3) > 0:
+            young = _YOUNG_SECONDS - float(await self._page.evaluate("performance.now()")) / 1e3
+            clock = asyncio.get_running_loop().time
+            until = min(until, clock() + young)
+            while (left := until - clock()) > 0:
                 await asyncio.sleep(min(left, 0.3))
                 if (await look(self._page)).controls != view.controls:
                     return True
@@ -464,7 +468,10 @@ class _Operator:
         anew = await look(self._page)
         known = (control.role, control.name, control.row, control.places)
         same = [one for one in anew.controls if (one.role, one.name, one.row, one.places) == known]
-        same = same or [one for one in anew.controls if _lasting(one) == _lasting(control)]
+        lasting = _lasting(control)
+        # Numbers may be all that told it from another row, which could be the only one that is left.
+        if not same and sum(_lasting(one) == lasting for one in self._view.controls) <= 1:
+            same = [one for one in anew.controls if _lasting(one) == lasting]
         return await anew.element(same[0]) if len(same) == 1 else element
 
     async def settle(self) -> None:
