@@ -13,10 +13,10 @@ import pydantic
 import pytest
 from mcp import Client as MCPClient
 
-from agent3 import App, Client, Context, SyncContext
+from agent3 import App, Client, Context, SyncContext, testing
 from agent3.a2a import SyncA2AClient, Task
 from agent3.errors import SetupError
-from agent3.model import Part
+from agent3.model import Done, Failed, Part
 
 shop = App("Corner shop", description="Sells things.", tags=("food",))
 
@@ -184,3 +184,43 @@ def test_two_apps_can_listen_at_once_and_each_ends_with_its_block() -> None:
         assert [hit.id for hit in to_second.agents()] == ["two"]
     with pytest.raises(OSError, match="refused"):
         urllib.request.urlopen(f"{first}/healthz", timeout=60)
+
+
+def test_what_a_function_returns_is_held_to_its_type_and_its_errors_tell_no_secret() -> None:
+    app = App("liar")
+
+    @app.capability
+    def number() -> int:
+        return "three"  # type: ignore[return-value]
+
+    @app.capability
+    async def items() -> list[Item]:
+        return [Item("tea"), {"name": 3}]  # type: ignore[list-item]
+
+    @app.capability(inline=True)
+    def nothing() -> str:
+        return None  # type: ignore[return-value]
+
+    @app.capability
+    def good() -> list[Item]:
+        return [Item("tea")]
+
+    @app.capability
+    def leaking() -> str:
+        raise RuntimeError("password=hunter2 and sk-abcdefghijklmnop")
+
+    for name in ("number", "items", "nothing"):
+        failed = asyncio.run(testing.call(app, name))
+        assert isinstance(failed, Failed)
+        assert (failed.code, f"{name} returned something that breaks its own type" in failed.message) == (
+            "malformed_response",
+            True,
+        )
+    assert isinstance(asyncio.run(testing.call(app, "good")), Done)
+    leaked = asyncio.run(testing.call(app, "leaking"))
+    assert isinstance(leaked, Failed)
+    assert "RuntimeError: password=" in leaked.message
+    assert "hunter2" not in leaked.message
+    assert "sk-abc" not in leaked.message
+    with pytest.raises(SetupError, match="a capability 'good' already"):
+        app.add(lambda: "again", name="good")

@@ -13,6 +13,7 @@ import msgspec
 
 from agent3.errors import Agent3Error, CallTimeout, TargetError, ValidationError, by_code
 from agent3.model import Done, Failed, Needs, Outcome, Usage, text_of, value_of
+from agent3.observe.logs import hide_secrets
 
 if TYPE_CHECKING:
     from agent3.calls.jobs import Job
@@ -29,6 +30,7 @@ __all__ = [
     "UNTRUSTED",
     "describe_job",
     "error_of",
+    "error_of_target",
     "failed_by",
     "failed_by_any",
     "is_refusal",
@@ -73,6 +75,10 @@ REFUSALS = frozenset(
 """Codes that say no to the caller. Targets fail with any code, so it is a refusal only where none was asked."""
 
 
+_LONGEST = 2000
+"""Characters of the words of an exception."""
+
+
 def is_refusal(outcome: Outcome) -> bool:
     """Whether the gateway refused before the target was asked."""
     return isinstance(outcome, Failed) and outcome.code in REFUSALS and not outcome.asked
@@ -91,12 +97,17 @@ def failed_by(error: Agent3Error) -> Failed:
 
 
 def failed_by_any(error: BaseException, agent: str) -> Failed:
-    """Likewise for any exception of a target: its type and words, without its stack."""
+    """Likewise for any exception of a target: its type and words, without its stack and what looks like a secret."""
+    return failed_by(error_of_target(error, agent))
+
+
+def error_of_target(error: BaseException, agent: str) -> Agent3Error:
+    """Any exception of a target as one of ours."""
     if isinstance(error, Agent3Error):
-        return failed_by(error)
+        return error
     words = f"{type(error).__name__}: {error}" if str(error) else type(error).__name__
     kind = CallTimeout if isinstance(error, TimeoutError) else TargetError
-    return failed_by(kind(f"{agent} failed: {words[:2000]}"))
+    return kind(f"{agent} failed: {hide_secrets(words, _LONGEST, '')}")
 
 
 def read_usage(given: Any) -> Usage | None:

@@ -44,13 +44,16 @@ class App(LocalAgent):
     def add(self, fn: Callable[..., Any], **options: Any) -> Capability:
         """Offer a function, as a ``LocalAgent`` does; SetupError for one whose parameters have no types.
 
-        What it says it returns is its output schema, where that is an object.
+        What it returns is held to the type that it declares, which is also its output schema where that is an object.
         """
         signature = from_function(fn)
         _check_types(self.id, fn, signature.context)
         returned = _resolve(signature.output or {})
-        if returned.get("type") == "object" and not _returns_content(fn):
-            options.setdefault("output_schema", returned)
+        if returned and not _returns_content(fn):
+            if returned.get("type") == "object":
+                options.setdefault("output_schema", returned)
+            elif not signature.streams:
+                options.setdefault("returns", returned)
         return super().add(fn, **options)
 
     def serve(

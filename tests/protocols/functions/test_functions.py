@@ -147,8 +147,7 @@ def test_a_generators_return_value_comes_after_its_pieces() -> None:
         (7, (Part(data=7),)),
         (2**70, (Part(data=2**70),)),
         (False, (Part(data=False),)),
-        (float("nan"), (Part(data=None),)),
-        ([float("inf"), 1.5], (Part(data=[None, 1.5]),)),
+        ({"a": None, "b": [1.5]}, (Part(data={"a": None, "b": [1.5]}),)),
         (b"\x00", (Part(raw=b"\x00", media_type="application/octet-stream"),)),
         (Part(url="https://example.com"), (Part(url="https://example.com"),)),
         ([Part(text="a"), Part(data=1)], (Part(text="a"), Part(data=1))),
@@ -177,7 +176,10 @@ def _endless() -> list[Any]:
 
 @pytest.mark.parametrize(
     "bad",
-    [object(), {"a": object()}, _endless(), Done((Part(data=object()),)), Needs((), state=object()), threading.Lock()],
+    [
+        *(object(), {"a": object()}, _endless(), Done((Part(data=object()),)), Needs((), state=object())),
+        *(threading.Lock(), float("nan"), {"a": [None, float("-inf")]}, Point(1, float("inf"))),  # type: ignore[arg-type]
+    ],
 )
 def test_what_is_not_json_is_a_clear_failure(bad: Any) -> None:
     outcome = called(lambda: bad)

@@ -6,14 +6,15 @@ import asyncio
 
 from msgspec.structs import replace
 
+from agent3.calls.outcomes import error_of_target
 from agent3.calls.step import Aim, Parts, Step
 from agent3.calls.steps.sanitize import clean_event
-from agent3.errors import Agent3Error, CallTimeout, TargetError
-from agent3.identity.redaction import redact, redact_error, redact_event, redact_outcome
+from agent3.errors import Agent3Error
+from agent3.identity.redaction import redact_error, redact_event, redact_outcome
 from agent3.identity.secret_refs import open_route, refers_to_secret
 from agent3.identity.secrets import Secret
 from agent3.model import Call, Event, Handler, Outcome
-from agent3.security.sanitize import clean_outcome, clean_text
+from agent3.security.sanitize import clean_outcome
 
 __all__ = ["RouteSecrets"]
 
@@ -61,9 +62,7 @@ class RouteSecrets(Step):
             except (asyncio.CancelledError, KeyboardInterrupt, GeneratorExit):
                 raise
             except BaseException as error:  # noqa: BLE001 - whatever a target raises may quote the secret
-                kind = CallTimeout if isinstance(error, TimeoutError) else TargetError
-                text = clean_text(f"{call.agent} failed: {type(error).__name__}: {error}")
-                raise kind(redact(text, all_hidden())) from None
+                raise redact_error(error_of_target(error, call.agent), all_hidden()) from None
             finally:
                 hidden = all_hidden()
                 live.filters, live.hides = before, ()

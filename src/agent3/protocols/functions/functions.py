@@ -23,12 +23,14 @@ from typing import Any, ClassVar, TypeVar, overload
 import msgspec
 
 from agent3 import schema
+from agent3.calls.outcomes import failed_by_any
 from agent3.errors import (
     Agent3Error,
     AgentNotFound,
     Canceled,
     Declined,
     Interrupted,
+    MalformedResponse,
     SetupError,
     TargetError,
     TooLarge,
@@ -54,6 +56,7 @@ from agent3.model import (
     Traits,
     Working,
     encode,
+    value_of,
 )
 from agent3.protocols.functions.client_requests import (
     Level,
@@ -70,12 +73,14 @@ from agent3.protocols.functions.client_requests import (
 )
 from agent3.protocols.functions.threads import Threads
 from agent3.schema.annotations import of_type, to_type
+from agent3.schema.compiler import compiled
 from agent3.security.sensitive import SENSITIVE
 
 __all__ = ["Context", "Function", "LocalAgent", "LocalConnector", "Root", "Sample", "SyncContext", "parts_of"]
 
 F = TypeVar("F", bound=Callable[..., Any])
 T = TypeVar("T")
+_CONTENT = (bytes, Part, Done, Failed, Needs, Working)
 _PATIENCE = 60.0
 """Seconds that a thread waits for storage before it gives up."""
 _HEED = 0.2
@@ -175,7 +180,7 @@ class _Base:
     def _line(self, what: Any, level: str, logger: str | None) -> Event:
         """A log line."""
         check_level(level)
-        plain = _plain(what, "ctx.log")
+        plain = _plain(what, "ctx.log", lossy=True)
         data = plain if logger is None else {"logger": logger, "data": plain}
         text = plain if isinstance(plain, str) else encode(plain).decode()
         return Event("log", text=text, name=level, data=None if data is text else data)
@@ -509,19 +514,33 @@ def _size(part: Part) -> int:
     return len(encode(part))
 
 
-def _plain(value: Any, what: str) -> Any:
+def _plain(value: Any, what: str, *, lossy: bool = False) -> Any:
     """The value in JSON's types, as it comes back from storage; pydantic models, dataclasses and structs included.
 
-    What JSON has no word for, NaN and infinity, is null, at the top as further down.
+    TargetError for what JSON has no word for, NaN and infinity too, unless it may be ``lossy``: then those are null.
     """
-    if value is None or isinstance(value, (str, int)):
+    if value is None or isinstance(value, (str, int)) or (isinstance(value, float) and math.isfinite(value)):
         return value
-    if isinstance(value, float):
-        return value if math.isfinite(value) else None
     try:
-        return msgspec.json.decode(_encoder.encode(value))
+        encoded = _encoder.encode(value)
+        # It writes null for them; so they are looked for only where there is one.
+        if (
+            not lossy
+            and b"null" in encoded
+            and (number := _find_infinite(msgspec.to_builtins(value, enc_hook=_encode_foreign)))
+        ):
+            raise ValueError(f"it holds {number}")
+        return msgspec.json.decode(encoded)
     except (TypeError, ValueError, RecursionError) as error:
         raise TargetError(f"{what} gave something that is not JSON: {error}") from None
+
+
+def _find_infinite(value: Any) -> float | None:
+    """A number of the value that JSON cannot write."""
+    if isinstance(value, float):
+        return None if math.isfinite(value) else value
+    inner = value.values() if isinstance(value, dict) else value if isinstance(value, list | tuple) else ()
+    return next((found for each in inner if (found := _find_infinite(each)) is not None), None)
 
 
 def _encode_foreign(value: Any) -> Any:
@@ -569,6 +588,8 @@ class Function:
     signature: schema.FunctionSchema
     capability: Capability
     inline: bool
+    returns: dict[str, Any] | None = None
+    """The schema that a value it returns is held to, beside that of the capability."""
 
     async def run(self, call: Call, threads: Threads) -> Outcome:
         """Run it for a turn, in the way its form asks for."""
@@ -577,7 +598,9 @@ class Function:
         if signature.converters:
             given = schema.arguments(signature, given)
         if not signature.is_async:
-            return _outcome_of(self.fn(**given)) if self.inline else await self._run_in_thread(call, given, threads)
+            return (
+                self._outcome_of(self.fn(**given)) if self.inline else await self._run_in_thread(call, given, threads)
+            )
         context: Context | None = None
         try:
             if signature.context is not None:
@@ -586,30 +609,43 @@ class Function:
             value = self.fn(**given)
             if type(value) is not CoroutineType and inspect.isasyncgen(value):
                 return await _drain(value, context or Context(call))
-            return _outcome_of(await value)
+            return self._outcome_of(await value)
         except Agent3Error as error:
             error.sent = True  # whatever it says of something further on, this function has run
             raise
         except SystemExit as error:  # out of a task of its own, as functions that ask have, it would end the loop
-            raise TargetError(f"{call.agent} failed: SystemExit: {error}") from error
+            return failed_by_any(error, call.agent)
+
+    def _outcome_of(self, value: Any) -> Outcome:
+        outcome = _outcome_of(value)
+        if self.returns is None or isinstance(value, _CONTENT) or not isinstance(outcome, Done):
+            return outcome
+        try:
+            compiled(self.returns).check(value_of(outcome.parts), what="result")
+        except Agent3Error as error:
+            name = self.capability.name
+            raise MalformedResponse(f"{name} returned something that breaks its own type: {error.message}") from None
+        return outcome
 
     async def _run_in_thread(self, call: Call, given: dict[str, Any], threads: Threads) -> Outcome:
         context = SyncContext(call, asyncio.get_running_loop())
         if self.signature.context is not None:
             given = {**given, self.signature.context: context}
         bound = functools.partial(self.fn, **given)
-        work = functools.partial(contextvars.copy_context().run, _sync_run, bound, context)
+        work = functools.partial(contextvars.copy_context().run, _sync_run, bound, context, self._outcome_of)
         try:
             return await threads.run(call.agent, work)
         finally:
             context.cancelled = True
 
 
-def _sync_run(bound: Callable[[], Any], context: SyncContext) -> Outcome:
+def _sync_run(
+    bound: Callable[[], Any], context: SyncContext, outcome_of: Callable[[Any], Outcome] = _outcome_of
+) -> Outcome:
     """The whole run of a plain function or generator, in its thread."""
     try:
         value = bound()
-        return _drain_sync(value, context) if inspect.isgenerator(value) else _outcome_of(value)
+        return _drain_sync(value, context) if inspect.isgenerator(value) else outcome_of(value)
     except _Asked as asked:
         return Needs((asked.question,), state=context.state)
     except Agent3Error as error:
@@ -754,9 +790,11 @@ class LocalAgent:
         replay: bool = False,
         inline: bool = False,
         price: float | Price = 0.0,
+        returns: dict[str, Any] | None = None,
         **rest: Any,
     ) -> Capability:
         """Offer a function under a name, with schemas of its own where they are given. A price is dollars per call.
+        What it returns is held to ``returns``, which callers are not shown.
 
         What it is given and what it answers reaches records as a hash only where it is ``sensitive``.
         """
@@ -764,6 +802,11 @@ class LocalAgent:
             rest["meta"] = {**rest.get("meta", {}), SENSITIVE: True}
         signature = schema.from_function(fn)
         called = name or fn.__name__
+        if called in self.functions:
+            raise SetupError(
+                f"{self.id}: there is a capability {called!r} already. Give one of them another name, as in "
+                f'@app.capability(name="…"), or take the first back with remove({called!r}).'
+            )
         if inline and (signature.takes_context or signature.is_async or signature.streams):
             raise SetupError(f"{called}: inline is for plain functions without ctx that never block.")
         capability = Capability(
@@ -777,7 +820,7 @@ class LocalAgent:
             price=price if isinstance(price, Price) else Price(call=price) if price else Price(),
             **(rest | {"meta": {"reads": "context", **rest.get("meta", {})}} if signature.takes_context else rest),
         )
-        self.put(Function(fn, signature, capability, inline))
+        self.put(Function(fn, signature, capability, inline, returns))
         return capability
 
     def put(self, function: Function) -> None:
