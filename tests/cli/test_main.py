@@ -19,6 +19,7 @@ from agent3 import LocalAgent
 from agent3._version import __version__
 from agent3.cli import main as cli
 from agent3.cli.agents import print_agent
+from agent3.cli.calls import print_answer
 from agent3.cli.exit_codes import exit_code
 from agent3.cli.options import GatewayOptions, connect
 from agent3.cli.output import with_command_names
@@ -365,8 +366,21 @@ def test_of_two_gateways_the_one_on_the_same_database_is_asked_else_the_last(
             monkeypatch.chdir(own)
             assert agent3("list", "--json").json["count"] == 0, "the first has no demo agents"
             assert first.url in agent3("show", "pizza").err
+            assert agent3("list").err == ""
+            monkeypatch.chdir(tmp_path)
+            monkeypatch.setenv("AGENT3_STORAGE_URL", "sqlite:///third.db")
+            assert agent3("list").err.startswith(f"This goes to the gateway at {second.url}, on another database.")
+            monkeypatch.delenv("AGENT3_STORAGE_URL")
             assert second.stop() == 0
         assert find(Settings()) == first.url
+
+
+def test_who_waits_for_somebody_else_is_not_told_to_answer(capsys: pytest.CaptureFixture[str]) -> None:
+    question = {"id": "approval", "text": "notes.delete needs approval.", "by": "boss"}
+    asked = {"success": False, "status": "needs", "job": "j", "questions": [question]}
+    print_answer(asked, "notes", GatewayOptions())
+    told = capsys.readouterr().err
+    assert told == "No answer is needed here. To see how it stands: agent3 call notes --job j\n"
 
 
 def test_whoever_has_no_key_hears_which_gateway_wants_one(agent3: Command, tmp_path: Path) -> None:

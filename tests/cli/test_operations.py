@@ -68,7 +68,9 @@ def told(done: Done) -> Any:
 
 def test_an_operator_finds_shows_and_drops_letters_while_the_gateway_runs(agent3: Command, tmp_path: Path) -> None:
     (tmp_path / "shop.py").write_text(BROKEN)
-    with gateway(tmp_path, "shop:app", PYTHONPATH=str(tmp_path)) as running:
+    (tmp_path / "kiosk.py").write_text(BROKEN.replace('"shop"', '"kiosk"'))
+    with gateway(tmp_path, "shop:app", "kiosk:app", PYTHONPATH=str(tmp_path)) as running:
+        assert {one["id"] for one in told(agent3(running.data, "list", "--json"))["agents"]} == {"shop", "kiosk"}
         failed = agent3(running.data, "call", "shop", "--input", '{"what": "pizza"}', "--retries", "0")
         assert failed.returncode == 5
         listed = agent3(running.data, "dlq", "list")

@@ -153,9 +153,14 @@ def test_questions_are_answered_one_by_one_together_or_by_a_function(client: Cli
     assert [question.text for question in asked.questions] == ["One?", "Two?"]
     with pytest.raises(Conflict, match=r"it asks: One\? Two\?"):
         _ = asked.value
+    with pytest.raises(ValidationError, match=r"no question 'zz'. Give the answers by these ids: q1, q2"):
+        client.answer(asked, {"zz": 3})
     third = client.answer(asked, {"q1": 1, "q2": "b"})
     assert third.questions[0].text == "Three?"
     assert client.answer(third, "yes").text == "x 1 b yes"
+    again = client.call("desk", "x", capability="form")
+    first = client.answer(again, 1)
+    assert [question.id for question in first.questions] == ["q2"]
     assert client.job(third).text == "x 1 b yes"
 
     answers = {"One?": 7, "Two?": "a", "Three?": "no"}

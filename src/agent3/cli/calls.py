@@ -62,7 +62,7 @@ def call(
     metadata = {"timeout": timeout * 1000 if timeout is not None else None, "retries": retries, "job": job}
     arguments = {"agentId": agent, "message": " ".join(message), "capability": capability, "input": given}
     answer = gateway.call(_drop_empty(arguments) | {"metadata": _drop_empty(metadata)})
-    while answer.get("status") == "needs" and is_interactive(options.json):
+    while answer.get("status") == "needs" and is_interactive(options.json) and not _waits_for_others(answer):
         answers = _ask_person(answer["questions"])
         if answers is None:
             break
@@ -93,7 +93,10 @@ def print_answer(answer: Mapping[str, Any], agent: str, options: GatewayOptions)
     if answer.get("status") == "needs":
         for question in answer["questions"]:
             print(_question_text(question))
-        print_note(f"It waits for your answer: {_next_command(agent, 'ANSWER', answer, options)}")
+        if _waits_for_others(answer):
+            print_note(f"No answer is needed here. To see how it stands: {_next_command(agent, '', answer, options)}")
+        else:
+            print_note(f"It waits for your answer: {_next_command(agent, 'ANSWER', answer, options)}")
     elif answer.get("status") == "working":
         print_note(f"It is still working. To see its result: {_next_command(agent, '', answer, options)}")
     elif not answer["success"]:
@@ -106,6 +109,11 @@ def print_answer(answer: Mapping[str, Any], agent: str, options: GatewayOptions)
         print(result) if isinstance(result, str) else print_indented(result)
         for notice in answer.get("metadata", {}).get("notices", ()):
             print_note(clean(str(notice)))
+
+
+def _waits_for_others(answer: Mapping[str, Any]) -> bool:
+    """Whether somebody else decides, such as who approves calls; no answer of the caller counts then."""
+    return all(question.get("by") for question in answer["questions"])
 
 
 def _drop_empty(values: Mapping[str, Any]) -> dict[str, Any]:

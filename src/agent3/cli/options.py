@@ -14,6 +14,7 @@ from agent3.client.announcement import find_running
 from agent3.errors import SetupError
 from agent3.settings import Settings, find_misspelt_variables, load
 from agent3.terminal.options import DatabaseOptions
+from agent3.terminal.output import print_note
 
 __all__ = ["GatewayOptions", "connect", "load_database_settings", "load_settings"]
 
@@ -48,6 +49,8 @@ def connect(options: GatewayOptions) -> Gateway:
         return Remote(address)
     settings = load_settings(options.config, options.db)
     if not own and (address := find_running(settings)) is not None:
+        if find_running(settings, own=True) is None:
+            print_note(f"This goes to the gateway at {address}, on another database. --server names one, or --db.")
         return Remote(address)
     return Local(settings, options.demo, alone=not own)
 

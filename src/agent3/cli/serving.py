@@ -6,6 +6,7 @@ import json
 import os
 import socket
 import sys
+from collections.abc import Sequence
 from pathlib import Path
 
 from msgspec.structs import replace
@@ -24,7 +25,7 @@ __all__ = ["mcp", "serve"]
 
 
 def serve(
-    agent: str | None = None,
+    agent: list[str] | None = None,
     *,
     host: str | None = None,
     port: int | None = None,
@@ -41,7 +42,7 @@ def serve(
     ----------
     agent:
         Also serve an agent written in Python, as MODULE:NAME or FILE.py:NAME: an App, a LocalAgent, an AgentExecutor,
-        a function or a class. Without a name, the only App that is there.
+        a function or a class. Without a name, the only App that is there. Several may be named, one after the other.
     host:
         Address to listen on [default: 127.0.0.1].
     port:
@@ -66,26 +67,32 @@ def serve(
         settings = load_settings(config, db, host, port, grpc)
         return settings if count is None else replace(settings, server=replace(settings.server, workers=count))
 
-    if reload and agent is None:
+    if reload and not agent:
         raise SetupError("--reload follows the file of an agent: name one, such as travel.py:app.")
     if reload and workers is not None:
         raise SetupError("--reload serves with one process. Leave out --workers, or --reload.")
-    if not reload and (count is not None or read().server.workers):
-        serve_with_workers(read, agent, demo, _serve_worker)
+    if not reload and count is not None:
+        serve_with_workers(read, agent or (), demo, _serve_worker)
     elif not reload:
-        serve_forever(read(), _agents(agent, demo), beside=_stage() if demo else None)
+        settings = read()
+        if settings.server.workers:
+            serve_with_workers(read, agent or (), demo, _serve_worker)
+        else:
+            serve_forever(settings, _agents(agent or (), demo), beside=_stage() if demo else None)
     else:
-        assert agent is not None
+        assert agent
         serve_reloading(read, settings_file(config), agent, _serve_with_demo if demo else _serve_alone)
 
 
-def mcp(agent: str | None = None, *, db: str | None = None, config: Path | None = None, demo: bool = False) -> None:
+def mcp(
+    agent: list[str] | None = None, *, db: str | None = None, config: Path | None = None, demo: bool = False
+) -> None:
     """Serve the five tools over standard input and output, for Claude Desktop and other hosts.
 
     Parameters
     ----------
     agent:
-        Also serve an agent written in Python, as MODULE:NAME or FILE.py:NAME.
+        Also serve an agent written in Python, as MODULE:NAME or FILE.py:NAME; several may be named.
     db:
         sqlite:///PATH or postgresql://… [default: agent3.db in the data folder].
     config:
@@ -101,7 +108,7 @@ def mcp(agent: str | None = None, *, db: str | None = None, config: Path | None 
             f"This speaks MCP on standard input and output. Let an MCP client start it:\n{example}\n"
             "Ctrl-C or Ctrl-D ends it.\n"
         )
-    serve_stdio("mcp", load_settings(config, db), _agents(agent, demo))
+    serve_stdio("mcp", load_settings(config, db), _agents(agent or (), demo))
 
 
 def _count_workers(given: str) -> int:
@@ -112,8 +119,9 @@ def _count_workers(given: str) -> int:
     return int(given)
 
 
-def _agents(reference: str | None, demo: bool) -> list[LocalAgent]:
-    return [*(demo_agents() if demo else ()), *(load_agents(reference) if reference is not None else ())]
+def _agents(references: Sequence[str], demo: bool) -> list[LocalAgent]:
+    named = [agent for reference in references for agent in load_agents(reference)]
+    return [*(demo_agents() if demo else ()), *named]
 
 
 def _stage() -> Beside:
@@ -126,14 +134,14 @@ def _stage() -> Beside:
 
 
 def _serve_worker(work: Work) -> None:
-    agents = _agents(work.reference, work.demo)
+    agents = _agents(work.references, work.demo)
     where = (work.listener, work.folder, work.token, work.line)
     serve_worker(share_of(work.settings), agents, *where, greets=work.greets)
 
 
-def _serve_alone(settings: Settings, reference: str, listener: socket.socket) -> None:
-    serve_forever(settings, _agents(reference, demo=False), listener=listener)
+def _serve_alone(settings: Settings, references: Sequence[str], listener: socket.socket) -> None:
+    serve_forever(settings, _agents(references, demo=False), listener=listener)
 
 
-def _serve_with_demo(settings: Settings, reference: str, listener: socket.socket) -> None:
-    serve_forever(settings, _agents(reference, demo=True), beside=_stage(), listener=listener)
+def _serve_with_demo(settings: Settings, references: Sequence[str], listener: socket.socket) -> None:
+    serve_forever(settings, _agents(references, demo=True), beside=_stage(), listener=listener)

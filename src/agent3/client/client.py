@@ -21,7 +21,7 @@ from agent3 import bridge, jsonrpc
 from agent3.client.announcement import find_gateway
 from agent3.client.plain_http import check_address, default_key, headers_of, no_gateway, read_answer
 from agent3.client.types import AgentInfo, Hit, Rating, Result
-from agent3.errors import Agent3Error, CallTimeout, TargetError, Unavailable, ValidationError
+from agent3.errors import Agent3Error, CallTimeout, Conflict, TargetError, Unavailable, ValidationError
 from agent3.model import Event, Question
 from agent3.secret import Secret
 from agent3.security.outbound import Gate, Policy, Response
@@ -165,9 +165,16 @@ class AsyncClient:
 
     # Jobs
 
-    async def answer(self, job: str | Result, answer: str | Mapping[str, Any], *, ask: Ask | None = None) -> Result:
-        """Answer what a job asks: a text for its first question, or answers by question id."""
-        body = {"message": answer} if isinstance(answer, str) else {"answers": dict(answer)}
+    async def answer(self, job: str | Result, answer: Any, *, ask: Ask | None = None) -> Result:
+        """Answer what a job asks: a text or another value for its first question, or a mapping of answers by id."""
+        body: dict[str, Any] = {"message": answer}
+        if isinstance(answer, Mapping):
+            body = {"answers": dict(answer)}
+        elif not isinstance(answer, str):
+            asked = job if isinstance(job, Result) else await self.job(job)
+            if not asked.questions:
+                raise Conflict(f"Job {_job(job)} asks nothing now.")
+            body = {"answers": {asked.questions[0].id: answer}}
         result = await self._result("POST", f"/v1/calls/{_job(job)}/answer", body, _agent_of(job))
         return await self._settle(result, ask)
 
@@ -407,8 +414,8 @@ class Client:
         """Many calls at once; see ``AsyncClient.batch``."""
         return bridge.run(self._inner.batch(calls, parallel=parallel))
 
-    def answer(self, job: str | Result, answer: str | Mapping[str, Any], *, ask: Ask | None = None) -> Result:
-        """Answer what a job asks: a text for its first question, or answers by question id."""
+    def answer(self, job: str | Result, answer: Any, *, ask: Ask | None = None) -> Result:
+        """Answer what a job asks: a text or another value for its first question, or a mapping of answers by id."""
         return bridge.run(self._inner.answer(job, answer, ask=_in_thread(ask)))
 
     def job(self, job: str | Result, *, wait: int = 0) -> Result:

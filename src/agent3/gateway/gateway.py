@@ -609,6 +609,8 @@ class Gateway:
             return await self._approve_by_answer(caller, approval, said)
         given: Mapping[str, Any]
         if isinstance(said, str) or not any(question.id in said for question in waiting.questions):
+            if isinstance(said, dict) and waiting.questions:
+                _check_is_answer(said, waiting.questions)
             given = {waiting.questions[0].id: said} if waiting.questions else {}
         else:
             given = said
@@ -748,6 +750,21 @@ def _answer(given: Mapping[str, Any], question: Question) -> Answer:
         if _fits(value, question.schema):
             return Answer("accept", value)
     return Answer("accept", said)
+
+
+def _check_is_answer(said: dict[str, Any], questions: Sequence[Question]) -> None:
+    """ValidationError for answers by ids that are none, to a question that asks for no object."""
+    wanted = questions[0].schema
+    if (
+        set(said) <= {"action", "data"}
+        or wanted is None
+        or _fits(said, wanted)
+        or wanted.get("type") in (None, "object")
+    ):
+        return
+    unknown = ", ".join(repr(name[:50]) for name in sorted(said)[:5])
+    asked = ", ".join(question.id for question in questions)
+    raise ValidationError(f"This job asks no question {unknown}. Give the answers by these ids: {asked}.")
 
 
 def _fits(value: Any, definition: dict[str, Any]) -> bool:

@@ -15,7 +15,7 @@ import socket
 import threading
 import time
 import traceback
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from multiprocessing.context import SpawnProcess
 from pathlib import Path
@@ -41,11 +41,11 @@ _LONGEST_BODY = 1_000_000
 _SLOWEST = 10
 """Seconds in which they have to come."""
 
-Serve = Callable[[Settings, str, socket.socket], None]
+Serve = Callable[[Settings, Sequence[str], socket.socket], None]
 """Serves what a reference names until a signal comes; it must be importable by its name, for the new process."""
 
 
-def serve_reloading(read: Callable[[], Settings], settings_file: Path, reference: str, serve: Serve) -> None:
+def serve_reloading(read: Callable[[], Settings], settings_file: Path, references: Sequence[str], serve: Serve) -> None:
     """Serve until a signal comes, with ``serve`` in a process of its own that follows the files.
 
     ``read`` gives the settings, anew for each process.
@@ -53,11 +53,11 @@ def serve_reloading(read: Callable[[], Settings], settings_file: Path, reference
     settings = read()
     if settings.server.host not in _LOOPBACK:
         raise SetupError("--reload is for development and serves this machine only. Leave out --host, or --reload.")
-    folder = find_file(reference).parent
+    folder = find_file(references[0]).parent
     before = signal.signal(signal.SIGTERM, _raise_interrupt)
     try:
         with listen(settings) as listener:
-            _follow(settings, read, reference, serve, (folder, settings_file.absolute()), listener)
+            _follow(settings, read, references, serve, (folder, settings_file.absolute()), listener)
     except KeyboardInterrupt:
         pass
     finally:
@@ -67,7 +67,7 @@ def serve_reloading(read: Callable[[], Settings], settings_file: Path, reference
 def _follow(
     settings: Settings,
     read: Callable[[], Settings],
-    reference: str,
+    references: Sequence[str],
     serve: Serve,
     places: tuple[Path, Path],
     listener: socket.socket,
@@ -80,7 +80,7 @@ def _follow(
             settings = read()
         except SetupError as error:
             wrong = error.message
-        given = (serve, settings, reference, listener, wrong)
+        given = (serve, settings, references, listener, wrong)
         child = multiprocessing.get_context("spawn").Process(target=_run, args=given)
         child.start()
         try:
@@ -91,7 +91,9 @@ def _follow(
             _end(child, settings.server.shutdown_seconds + _PATIENCE)
 
 
-def _run(serve: Serve, settings: Settings, reference: str, listener: socket.socket, wrong: str | None) -> None:
+def _run(
+    serve: Serve, settings: Settings, references: Sequence[str], listener: socket.socket, wrong: str | None
+) -> None:
     """In the new process. Where the settings are wrong, or the agent cannot be served, callers are told why."""
     parent = multiprocessing.parent_process()
     assert parent is not None
@@ -104,7 +106,7 @@ def _run(serve: Serve, settings: Settings, reference: str, listener: socket.sock
     kept = listener.dup()  # serving closes the other
     try:
         if wrong is None:
-            wrong = _serve(serve, settings, reference, listener)
+            wrong = _serve(serve, settings, references, listener)
         if wrong is not None:
             print_note(f"agent3: {wrong}")
             _answer_with(wrong, settings, kept)
@@ -112,17 +114,17 @@ def _run(serve: Serve, settings: Settings, reference: str, listener: socket.sock
         pass
 
 
-def _serve(serve: Serve, settings: Settings, reference: str, listener: socket.socket) -> str | None:
+def _serve(serve: Serve, settings: Settings, references: Sequence[str], listener: socket.socket) -> str | None:
     """Serve until a signal comes; why that was not possible."""
     try:
-        serve(settings, reference, listener)
+        serve(settings, references, listener)
     except Agent3Error as error:
         return error.message
     except Exception as error:  # noqa: BLE001 - whatever it is, callers are told
         traceback.print_exc()
-        return f"{reference} could not be served: {type(error).__name__}: {error}"
+        return f"{', '.join(references)} could not be served: {type(error).__name__}: {error}"
     except SystemExit as error:
-        return f"{reference} could not be served: it ended the process with {error.code!r}."
+        return f"{', '.join(references)} could not be served: it ended the process with {error.code!r}."
     return None
 
 

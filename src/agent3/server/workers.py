@@ -17,7 +17,7 @@ import socket
 import tempfile
 import time
 import traceback
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import closing, contextmanager, suppress
 from dataclasses import dataclass, field
 from multiprocessing.connection import wait
@@ -58,7 +58,7 @@ class Work:
     """What a worker needs; it is sent to a new process."""
 
     settings: Settings
-    reference: str | None
+    references: Sequence[str]
     demo: bool
     listener: socket.socket
     folder: Path
@@ -96,7 +96,7 @@ class _Slot:
     pause: float = _SOON
 
 
-def serve_with_workers(read: Callable[[], Settings], reference: str | None, demo: bool, serve: Serve) -> None:
+def serve_with_workers(read: Callable[[], Settings], references: Sequence[str], demo: bool, serve: Serve) -> None:
     """Serve until a signal comes. ``read`` gives the settings, anew for each roll."""
     settings = read()
     logs.configure(settings.logs.level.upper(), settings.logs.format)
@@ -110,7 +110,7 @@ def serve_with_workers(read: Callable[[], Settings], reference: str | None, demo
         scheme = "https" if settings.server.tls_certificate else "http"
         note = announce(f"{scheme}://[{host}]:{port}" if ":" in host else f"{scheme}://{host}:{port}", settings)
         try:
-            _Supervisor(settings, read, reference, demo, serve, listener, folder).run()
+            _Supervisor(settings, read, references, demo, serve, listener, folder).run()
         finally:
             withdraw(note)
 
@@ -161,7 +161,7 @@ def run_work(serve: Serve, work: Work) -> None:
 class _Supervisor:
     settings: Settings
     read: Callable[[], Settings]
-    reference: str | None
+    references: Sequence[str]
     demo: bool
     serve: Serve
     listener: socket.socket
@@ -330,7 +330,7 @@ class _Supervisor:
         token, (here, there) = secrets.token_hex(6), socket.socketpair()
         work = Work(
             self.settings,
-            self.reference,
+            self.references,
             self.demo,
             self.listener,
             self.folder,

@@ -593,10 +593,15 @@ class AgentExecutor:
         METRICS.a2a_messages_sent.inc((message.from_agent, message.to_agent, message.message_type.value))
 
     async def _wait_for_response(self, message: A2AMessage, timeout: float) -> A2AMessage:
+        if not isinstance(message, A2AMessage):
+            raise ValidationError(f"Give the message that was sent, as send_message returned it, not {message!r:.100}.")
         await self._consumer.open_answers()
         answer = await self._sealer.wait_for_answer(message, timeout)
         if answer is None:
-            raise CallTimeout(f"{message.to_agent} did not answer message {message.message_id} within {timeout:g} s.")
+            raise CallTimeout(
+                f"{message.to_agent} did not answer message {message.message_id} within {timeout:g} s. "
+                "Is an agent of that id running?"
+            )
         return answer
 
     async def _own_queues(self) -> list[MessageQueue]:
