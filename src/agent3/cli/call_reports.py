@@ -306,7 +306,7 @@ def _print_statistics(found: Mapping[str, Any]) -> None:
         return
     table = make_table(*found["by"], "calls", "failed", "refused", "p50 s", "p95 s", "tokens", "cost")
     for one in found["statistics"]:
-        groups = [clean(str(one[name] or "(unknown)")) for name in found["by"]]
+        groups = [clean(str(one[name] or "(not found, or hidden)")) for name in found["by"]]
         times = [("-" if one[name] is None else f"{one[name]:.3g}") for name in ("p50", "p95")]
         counts = [str(one[name]) for name in ("calls", "failed", "refused")]
         table.add_row(*groups, *counts, *times, str(one["tokens"]), f"${one['cost']:.6g}")

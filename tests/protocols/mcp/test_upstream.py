@@ -205,7 +205,8 @@ def test_words_on_standard_error_are_logged_and_bounded(caplog: pytest.LogCaptur
 
 
 def test_a_program_that_falls_over_is_logged_with_its_last_words(caplog: pytest.LogCaptureFixture) -> None:
-    traceback = Command("sh", ("-c", "for i in $(seq 100); do echo frame $i >&2; done; echo KeyError: x >&2; exit 3"))
+    said = "echo npm error 404 gone >&2; echo retried >&2; echo See the log. >&2"
+    traceback = Command("sh", ("-c", f"for i in $(seq 100); do echo frame $i >&2; done; {said}; exit 3"))
 
     async def story() -> None:
         watchdog = Watchdog()
@@ -217,7 +218,7 @@ def test_a_program_that_falls_over_is_logged_with_its_last_words(caplog: pytest.
     with caplog.at_level(logging.INFO, logger="agent3.mcp.process"):
         run(story())
     (ended,) = [one.message for one in caplog.records if one.levelno == logging.WARNING]
-    assert ended == "The program 'sh' ended with exit code 3. Its last output: KeyError: x"
+    assert ended == "The program 'sh' ended with exit code 3. Its last output: npm error 404 gone | See the log."
     assert len(caplog.records) <= 22
 
 

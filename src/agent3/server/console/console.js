@@ -51,7 +51,7 @@ const when = (seconds) => new Date(seconds * 1000).toLocaleString();
 const milliseconds = (seconds) => (seconds === null || seconds === undefined ? "" : `${(seconds * 1000).toFixed(seconds < 0.01 ? 1 : 0)} ms`);
 const money = (dollars) => (dollars ? `$${dollars.toFixed(4)}` : "");
 const link = (text, ...path) => make("a", { href: `#/${path.map(encodeURIComponent).join("/")}` }, text);
-const state = (text, good) => make("span", { class: good ? "good" : "bad" }, text);
+const state = (text, good) => make("span", { class: good === null ? null : good ? "good" : "bad" }, text);
 
 // ---- the gateway
 
@@ -97,7 +97,7 @@ const pages = {
       location.hash = `#/agents?${query({ query: event.target.elements.query.value })}`;
     } }, field("What do you need?", "query", { type: "search" }, search), make("button", {}, "Search"));
     return [make("h1", {}, "Agents"), form, table(search ? `Agents for “${search}”` : "Agents, the first 50", [
-      ["Agent", (agent) => link(agent.name || agent.id, "agents", agent.id)],
+      ["Agent", (agent) => [link(agent.name || agent.id, "agents", agent.id), agent.name && agent.name !== agent.id ? make("div", { class: "dim" }, agent.id) : null]],
       ["", (agent) => state(agent.status, agent.status === "active")],
       ["What it does", (agent) => agent.description],
       ["Capabilities", (agent) => agent.capabilities.map((one) => one.name).join(", ")],
@@ -107,6 +107,7 @@ const pages = {
 
   async try(agent, capability) {
     const result = make("section", { "aria-live": "polite" });
+    const known = (await ask(`/v1/agents?${query({ limit: 50 })}`)).agents;
     const form = make("form", { onsubmit: async (event) => {
       event.preventDefault();
       const { agentId, capability: which, message } = event.target.elements;
@@ -115,7 +116,8 @@ const pages = {
       result.replaceChildren("Calling …");
       await answered(result, () => ask("/v1/call", body));
     } },
-    field("Agent", "agentId", { required: true }, agent || ""),
+    field("Agent", "agentId", { required: true, list: "agents" }, agent || ""),
+    make("datalist", { id: "agents" }, known.map((one) => make("option", { value: one.id }, one.name))),
     field("Capability (may be left out)", "capability", {}, capability || ""),
     make("label", {}, "In your own words, or a JSON object", make("textarea", { name: "message", rows: 3 })),
     make("button", {}, "Call"));
@@ -143,7 +145,7 @@ const pages = {
       ["Agent", (call) => link(call.agent, "agents", call.agent)],
       ["Capability", (call) => call.capability],
       ["By", (call) => [call.door, call.servedBy ? `, served by ${call.servedBy}` : ""]],
-      ["Outcome", (call) => [state(call.status, call.status !== "failed"), call.code ? ` ${call.code}` : "", call.message ? make("div", { class: "dim" }, call.message) : null]],
+      ["Outcome", (call) => [state(call.status, ["needs", "working"].includes(call.status) ? null : call.status === "done"), call.code ? ` ${call.code}` : "", call.message ? make("div", { class: "dim" }, call.message) : null]],
       ["Time", (call) => milliseconds(call.seconds), "number"],
       ["Cost", (call) => money(call.cost), "number"],
     ], found.calls), older];
@@ -153,7 +155,7 @@ const pages = {
     const tables = await Promise.all(["agent", "caller", "day"].map(async (by) => {
       const { statistics } = await ask(`/v1/calls/stats?${query({ by })}`);
       return table(`By ${by}, the last seven days`, [
-        [by[0].toUpperCase() + by.slice(1), (row) => row[by]],
+        [by[0].toUpperCase() + by.slice(1), (row) => row[by] || "(not found, or hidden from the caller)"],
         ["Calls", (row) => row.calls, "number"],
         ["Failed", (row) => row.failed || "", "number"],
         ["Refused", (row) => row.refused || "", "number"],
@@ -301,6 +303,6 @@ async function draw() {
 }
 
 signOut.addEventListener("click", () => { sessionStorage.removeItem(KEY); draw(); });
-addEventListener("hashchange", () => { draw().then(() => page.focus()); });
+addEventListener("hashchange", () => { draw().then(() => { page.focus({ preventScroll: true }); scrollTo(0, 0); }); });
 if (!location.hash) history.replaceState(null, "", "#/agents");
 draw();

@@ -14,6 +14,7 @@ import asyncio
 import itertools
 import logging
 import os
+import re
 import signal
 import subprocess
 from collections import deque
@@ -57,6 +58,9 @@ _LAST_LINES = 0.5
 """Seconds to wait for the last lines of standard error and the exit code of a program that ended."""
 _TAIL = 20
 """Lines of standard error that are kept for error messages."""
+_ERROR = re.compile(r"error|fatal|not found", re.IGNORECASE)
+_MOST_ERRORS = 4
+"""Lines that speak of an error and are told beside the last one."""
 _LONGEST_LINE = 2_000
 _INFO_LINES = 20
 """Lines of standard error that are logged as info each minute; the last line of a long traceback is kept anyway."""
@@ -324,8 +328,12 @@ class StdioChannel:
 
     @property
     def last_words(self) -> str:
-        """The last line of its standard error."""
-        return self._stderr_tail[-1][:300] if self._stderr_tail else ""
+        """The last line of its standard error, after the first ones that speak of an error: npm ends with advice."""
+        if not self._stderr_tail:
+            return ""
+        *before, last = self._stderr_tail
+        errors = [line for line in before if _ERROR.search(line)][:_MOST_ERRORS]
+        return " | ".join(line[:300] for line in dict.fromkeys([*errors, last]))
 
     def _last_line(self) -> str:
         return f" Its last output: {self.last_words}" if self._stderr_tail and not self._closing else ""
