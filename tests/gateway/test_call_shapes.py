@@ -478,6 +478,7 @@ def test_files_are_bounded_and_only_ones_own(door: Hosted) -> None:
         ("agent3_invoke", {"agentId": "studio", "capability": "say", "input": {}}, "call with agent3_call"),
         ("agent3_select", {"agentId": "studio", "message": "x"}, "call with agent3_call"),
         ("agent3_select", {"id": "studio"}, "id is called agentId here"),
+        ("agent3_search", {"q": "pizza"}, "q is called query here"),
     ],
 )
 def test_a_wrong_parameter_points_to_the_right_place(

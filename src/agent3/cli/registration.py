@@ -132,7 +132,7 @@ def add(
         elif result.error is not None:
             print_error(f"{result.name}: {result.error.message}")
 
-    async def work() -> list[Added]:
+    async def work() -> tuple[list[Added], int]:
         results = []
         async with build(settings, take_over=False) as server:
             server.registration.is_taken = partial(_is_shown, find_running(settings, own=True))
@@ -147,9 +147,10 @@ def add(
                     on_progress=progress.tell,
                     on_added=show,
                 )
-        return results
+            stored = await server.directory.everything()
+        return results, sum(len(agent.capabilities) for agent in stored)
 
-    results = asyncio.run(work())
+    results, capabilities = asyncio.run(work())
     added = [result.agent for result in results if result.agent is not None]
     failed = [result.error for result in results if result.error and not (in_file and result.is_itself)]
     missing = _ask_for_missing(settings, added)
@@ -164,6 +165,12 @@ def add(
             print_error(
                 f"The running gateway does not have {variable}, which {', '.join(agents)} needs: calls will fail. "
                 f"Set {variable} where the gateway runs, and restart it."
+            )
+        most = settings.server.direct_tools
+        if capabilities - sum(len(agent.capabilities) for agent in added) <= most < capabilities:
+            print_note(
+                f"With {capabilities} capabilities added, more than {most}, MCP clients have only the five tools at /mcp "
+                "and find the rest by agent3_search; /agents/ID/mcp offers those of one agent. See server.direct_tools."
             )
         if failed and len(results) > 1:
             print_error(f"{len(failed)} of {len(results)} were not added.")

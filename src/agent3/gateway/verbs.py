@@ -44,6 +44,7 @@ _OTHER_WORDS = {
     "tool": "capability",
 }
 """What callers write for parameters that have another name."""
+_WORDS_FOR_QUERY = frozenset({"q", "search", "text", "message", "prompt", "words", "keywords"})
 
 
 class Verbs:
@@ -217,6 +218,9 @@ def _find_misplaced(name: str, given: Mapping[str, Any]) -> str | None:
             if key not in _OPTIONS and key in _ONE:
                 return f"{key} does not belong in metadata, but beside it"
         return None
+    if name == "agent3_search":
+        other = next((key for key in given if key in _WORDS_FOR_QUERY), None)
+        return f"{other} is called query here" if other is not None and "query" not in given else None
     if name in ("agent3_invoke", "agent3_select") and given.keys() & {"capability", "input", "message", "metadata"}:
         return f"{name} only shows the {'card' if name == 'agent3_invoke' else 'agent'}; call with agent3_call"
     other = next((key for key in given if _OTHER_WORDS.get(key) == "agentId"), None)
