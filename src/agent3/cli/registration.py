@@ -169,8 +169,8 @@ def add(
         most = settings.server.direct_tools
         if capabilities - sum(len(agent.capabilities) for agent in added) <= most < capabilities:
             print_note(
-                f"With {capabilities} capabilities added, more than {most}, MCP clients have only the five tools at /mcp "
-                "and find the rest by agent3_search; /agents/ID/mcp offers those of one agent. See server.direct_tools."
+                f"With {capabilities} capabilities added, more than {most}, MCP clients have only the five tools at "
+                "/mcp and find the rest by agent3_search; /agents/ID/mcp has those of one agent (server.direct_tools)."
             )
         if failed and len(results) > 1:
             print_error(f"{len(failed)} of {len(results)} were not added.")
