@@ -194,7 +194,7 @@ def test_requests_beyond_what_the_loop_can_do_are_refused_on_connections_that_st
             told.append(read(connection))
         assert [one.partition(b" ")[2][:3] for one in told] == [b"200", b"503", b"200", b"200"]
         assert b"retry-after: 1\r\n" in told[1]
-        monkeypatch.setattr(connections, "_REST", 3_600.0)
+        pool.overload.rest = 3_600.0
         for path, status in (("/b", b"503"), ("/c", b"200")):  # two callers share it: one does not make the other wait
             connection.sendall(request(path))
             assert read(connection).partition(b" ")[2][:3] == status
@@ -244,6 +244,17 @@ def test_a_slow_machine_with_little_to_do_refuses_nobody() -> None:
     for _ in range(100):
         overload.tick(5.0, 0.0)
         assert all(overload.enter("a", running) for running in range(200))
+
+
+def test_refused_connections_wait_longer_the_more_is_refused_and_not_any_more_when_that_is_over() -> None:
+    overload, rests = Overload(), []
+    for late, many in ((1.0, 1), (1.0, 1_000), (0.0, 1)):
+        for _ in range(400):
+            overload.tick(late, 100)
+            for _ in range(many if overload.is_on else 0):
+                overload.enter("a", 1_000)
+        rests.append(overload.rest)
+    assert rests == [1, 8, 1]
 
 
 def test_who_asks_for_little_gets_it_while_another_asks_for_everything() -> None:

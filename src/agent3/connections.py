@@ -55,8 +55,11 @@ LATE = 0.03
 """Seconds by which a loop may be late without having too much to do."""
 _CALM = 40
 """Intervals in a row without a refusal after which everybody is admitted again."""
-_REST = 1.0
-"""Seconds for which a connection waits whose request was one too many, as its refusal says."""
+_REST, _LONGEST_REST = 1, 8
+"""Seconds for which a connection waits whose request was one too many, as its refusal says: at least, and at most."""
+_REFUSED = 0.25
+"""Refusals for each request that is admitted, from which on connections wait longer: a refusal takes about a third of
+the time of a plain call, and a loop that gets little of its machine would else do hardly anything but refuse."""
 _MOST_CALLERS = 1_000
 _SURE = 8
 """Requests of an interval that those who ask for little may share, however late the loop is."""
@@ -68,10 +71,11 @@ _TOO_LARGE = (
 )
 
 
-def _refusal(status: str, code: str, message: str, more: str = "") -> bytes:
+def _refusal(status: str, code: str, message: str, more: str = "", after: int = 0) -> bytes:
     """A whole answer in the one form of an error."""
-    retryable = "true" if "retry-after" in more else "false"
-    wait = ',"retry_after":1.0' if "retry-after" in more else ""
+    retryable = "true" if after else "false"
+    wait = f',"retry_after":{after}.0' if after else ""
+    more = f"retry-after: {after}\r\n{more}" if after else more
     body = f'{{"error":{{"code":"{code}","message":"{message}","retryable":{retryable}{wait}}}}}'
     head = f"HTTP/1.1 {status}\r\ncontent-type: application/json\r\ncontent-length: {len(body)}\r\n{more}\r\n"
     return (head + body).encode("ascii")
@@ -80,22 +84,26 @@ def _refusal(status: str, code: str, message: str, more: str = "") -> bytes:
 _CLOSE = "connection: close\r\n"
 _FULL = _refusal(
     *("503 Service Unavailable", "unavailable", "Too many connections are open. Connect again in a moment."),
-    "retry-after: 1\r\n" + _CLOSE,
+    _CLOSE,
+    after=1,
 )
-_BUSY = _refusal(
-    *("503 Service Unavailable", "unavailable", "More requests come than can be answered. Send it again later."),
-    "retry-after: 1\r\n",
-)
-"""The refusal of a request on a connection that stays open."""
 _ELSEWHERE = _refusal(
     "503 Service Unavailable",
     "unavailable",
     "This session is served by another process. Send one request at a time.",
-    "retry-after: 1\r\n" + _CLOSE,
+    _CLOSE,
+    after=1,
 )
 _SLOW_BODY = _refusal(
     "408 Request Timeout", "too_slow", "The body did not arrive in time; send it faster, or less of it.", _CLOSE
 )
+
+
+@lru_cache(maxsize=_LONGEST_REST)
+def _busy(seconds: int) -> bytes:
+    """The refusal of a request on a connection that stays open, and is read again after so many seconds."""
+    text = "More requests come than can be answered. Send it again later."
+    return _refusal("503 Service Unavailable", "unavailable", text, after=seconds)
 
 
 @lru_cache(maxsize=1_000)
@@ -137,6 +145,9 @@ class Overload:
         self._greedy: frozenset[str] = frozenset()
         self._asked: Counter[str] = Counter()
         self._calm = 0
+        self._refused = 0
+        self.rest = float(_REST)
+        """Seconds for which a connection waits whose request was refused."""
 
     def tick(self, late: float, answered: float) -> bool:
         """An interval ended: the loop was so late at its end, and so many requests were answered in its time.
@@ -152,6 +163,9 @@ class Overload:
             self._calm = self._calm + 1 if asked <= self._quota else 0
             self._quota = self._quota * 1.03 + 0.25
             self.is_on = self._calm < _CALM
+        longer = self._refused > _REFUSED * (asked - self._refused)
+        self.rest = min(_LONGEST_REST, self.rest * 1.05) if longer else max(_REST, self.rest * 0.98)
+        self._refused = 0
         if self.is_on:
             self._share = _fill(sorted(self._asked.values()), self._quota)
             self._sure = _SURE // max(1, len(self._asked))
@@ -168,7 +182,9 @@ class Overload:
             who = ""
         self._asked[who] += 1
         asked = self._asked[who]
-        return asked <= self._share or running < _FEW or (asked <= self._sure and who not in self._greedy)
+        admitted = asked <= self._share or running < _FEW or (asked <= self._sure and who not in self._greedy)
+        self._refused += not admitted
+        return admitted
 
 
 def _fill(asked: list[int], quota: float) -> float:
@@ -585,11 +601,12 @@ class GuardedConnection(HttpToolsProtocol):
         """
         self.pool.count("overload")
         self._stop_timer()
-        self.transport.write(_BUSY)
+        rest = round(self.pool.overload.rest)
+        self.transport.write(_busy(rest))
         self.on_response_complete()
         if self._deferred is None and not self._is_shared:
             self._deferred = b""
-            self.loop.call_later(_REST, self._listen_again)
+            self.loop.call_later(rest, self._listen_again)
 
     def _defers(self, data: bytes) -> bool:
         """Whether these bytes wait until the rest is over; a page in ``spare`` does not."""
