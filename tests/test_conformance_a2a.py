@@ -2,11 +2,15 @@
 
 from __future__ import annotations
 
+import asyncio
+import socket
 from pathlib import Path
 from xml.etree import ElementTree
 
 import pytest
 
+from agent3.model import LOCAL
+from agent3.server.build import build
 from conformance import a2a_agent
 from conformance.__main__ import main
 from conformance.a2a_suite import KNOWN, LEGS, Leg, Result, _binding, _kit, _verdict, stale
@@ -95,3 +99,20 @@ def test_every_everything_server_stands_in_the_page_of_other_peoples_software() 
             assert f"| {server.name} | {leg.name.removeprefix('server-')} |" in page
     with pytest.raises(KitError, match="There are: mcp 1"):
         everything.run(lambda row: None, ["no such server"])
+
+
+def test_the_agent_under_test_takes_the_webhooks_that_the_kit_names(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("AGENT3_TCK_SECRET", "whsec_" + "dGhlIGtpdCBkb2VzIG5vdCBjaGVjayBzaWduYXR1cmVz")
+    monkeypatch.setattr(socket, "getaddrinfo", socket.getaddrinfo)  # put back at the end
+    a2a_agent._keep_at_home()
+
+    async def take() -> None:
+        async with build(a2a_agent._settings(tmp_path), [a2a_agent.agent()]) as server:
+            callbacks = server.core.callbacks
+            assert callbacks is not None
+            for url in ("https://example.com/webhook", "http://localhost:9/webhook"):
+                await callbacks.register(LOCAL, {"url": url})
+
+    asyncio.run(take())
