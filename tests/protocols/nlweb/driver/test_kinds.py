@@ -644,3 +644,13 @@ def test_a_sentence_of_any_length_ends_at_once_and_does_nothing(run: Any) -> Non
     done, after = run("<button onclick='note(1)'>Go</button>", "click Go" + " " * 100_000 + "but only if it rains")
     assert (done.done, after) == ([], "")
     assert "2000" in (done.question or "")
+
+
+def test_what_was_pressed_is_not_pressed_again_where_the_answer_to_what_it_asks_is_drawn_anew(run: Any) -> None:
+    page = """<p id=out></p><button onclick="n = (window.n || 0) + 1; document.title = n; d.hidden = false">Archive box
+</button><div id=d role=dialog aria-modal=true hidden><p>Archive the box? Are you sure?</p><span id=s></span>
+<button>Cancel</button></div>
+<script>setInterval(() => s.innerHTML = '<button>Yes, archive box</button>', 5)</script>"""
+    done, after = run(page, "click Archive box")
+    assert not done.complete
+    assert after == "1"

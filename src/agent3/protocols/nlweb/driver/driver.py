@@ -278,6 +278,8 @@ class _Operator:
         self._menu: tuple[Control, PageView] | None = None
         self._set: list[tuple[Act, ElementHandle]] = []
         self._view = PageView((), ())
+        self._pressed = False
+        """Whether the act that is under way has pressed something: then it is not begun again."""
 
     @contextmanager
     def answering(self) -> Iterator[None]:
@@ -384,6 +386,7 @@ class _Operator:
             self.used.append(act.control)
             last = number == len(acts) - 1
             shows: bool | Doubt = Doubt("disabled", act.control.name)  # covered, moving, or gone
+            self._pressed = False
             for _ in range(_TRIES):
                 try:
                     shows = await self._act(act, await self._find_again(view, act.control), following if last else ())
@@ -391,7 +394,9 @@ class _Operator:
                 except playwright().Error as error:
                     if self._page.is_closed():
                         raise
-                    if "not attached" not in error.message:
+                    if self._pressed:
+                        shows = False
+                    if self._pressed or "not attached" not in error.message:
                         break  # else the page was drawn anew at that very moment, and nothing was done
             if self._refusal is not None:
                 raise self._refusal
@@ -812,6 +817,7 @@ class _Operator:
                 await element.set_input_files(inside(self._uploads, act.values[0]), timeout=_ACT_MS)
             else:
                 await element.click(timeout=_ACT_MS)
+            self._pressed = True
             began, after = clock(), before
             while clock() - began < (_ACT_MS / 1000 if "request" in events else _UNANSWERED_SECONDS):
                 after = await self._read(menus=not item)
