@@ -596,7 +596,10 @@ class ActionHints(_Definition):
 
 
 class NLWebActionInfo(_Definition):
-    """What is known of an action besides its steps. ``cost`` is what one run costs the caller, in US dollars."""
+    """What is known of an action besides its steps. ``cost`` is what one run costs the caller, in US dollars.
+
+    ``preview`` names an action that only reads: what it gives is shown where this one is confirmed.
+    """
 
     description: str = ""
     input_schema: dict[str, Any] | None = None
@@ -604,6 +607,7 @@ class NLWebActionInfo(_Definition):
     phrases: list[str] = []
     hints: ActionHints = ActionHints()
     cost: float = Field(default=0.0, ge=0)
+    preview: str | None = None
 
 
 class NLWebInterface(_Definition):
@@ -646,6 +650,12 @@ class NLWebInterface(_Definition):
     def _check_info(self) -> Self:
         if stray := sorted(set(self.info) - set(self.actions)):
             raise ValueError(f"info describes {stray[0]!r}, which is not among the actions")
+        for name, info in self.info.items():
+            shown = self.info.get(info.preview or "")
+            if info.preview is not None and (shown is None or not shown.hints.read_only):
+                raise ValueError(
+                    f"the preview of {name!r} is {info.preview!r}, which is no action with read_only: true"
+                )
         return self
 
     @classmethod

@@ -472,13 +472,37 @@ def eventually(condition: Callable[[], bool], seconds: float = 60.0) -> None:
 @pytest.mark.browser
 def test_an_action_that_reads_nothing_says_what_was_done(running: Hosted, site: Site, tmp_path: Path) -> None:
     open_page = NLWebAction(action_type=ActionType.NAVIGATE, value="/?session=s3cret")
-    bell = NLWebInterface(interface_id="bell", name="Bell", base_url=site.url, actions={"ring": [open_page]})
+    site.pages["/desk"] = """<ul><li>Blue mug <button onclick="setTimeout(() => {
+said.textContent = 'Your order A-1001 is on its way. PIN s3cret-pin'; note.textContent = 'Thank you, Ann'}, 200)">Order
+</button></li></ul><input type=password id=p><p id=said></p><p id=note></p>"""
+    row = NLWebAction(action_type=ActionType.CLICK, selector='li:has-text("{product}") button', timeout=0.3)
+    pin = NLWebAction(action_type=ActionType.TYPE, selector="#p", value="s3cret-pin")
+    order = [NLWebAction(action_type=ActionType.NAVIGATE, value="/desk"), pin, row]
+    actions = {"ring": [open_page], "order": order}
+    actions["look"] = [order[0], NLWebAction(action_type=ActionType.EXTRACT, selector="li")]
+    info = {
+        "look": NLWebActionInfo(hints=ActionHints(read_only=True)),
+        "order": NLWebActionInfo(hints=ActionHints(consequential=True), preview="look", description="Order it."),
+    }
+    bell = NLWebInterface(interface_id="bell", name="Bell", base_url=site.url, actions=actions, info=info)
     file = tmp_path / "bell.yaml"
     file.write_text(dump(bell))
     running.run(add(running.server, str(file)))
     outcome = call(running, "bell", capability="ring", input={})
     assert isinstance(outcome, Done), outcome
     assert value_of(outcome.parts) == {"done": "ring", "page": f"{site.url}/"}
+    asked = call(running, "bell", capability="order", input={"product": "Blue mug"})
+    assert isinstance(asked, Needs)
+    said = "Order it at Bell (product: Blue mug): “Blue mug Order”; this has consequences. Do it?"
+    assert [question.text for question in asked.questions] == [said]
+    ordered = answer(running, asked, **{"agent3:confirm": True})
+    assert isinstance(ordered, Done), ordered
+    assert value_of(ordered.parts) == {"done": "order", "page": f"{site.url}/desk", "seen": ["Thank you, Ann"]}
+    asked = call(running, "bell", capability="order", input={"product": "Green mug"})
+    missing = answer(running, asked, **{"agent3:confirm": True})
+    assert isinstance(missing, Failed)
+    assert missing.code == "element_missing"
+    assert "'Green mug' was not found on the page." in missing.message
 
 
 @pytest.mark.browser

@@ -8,7 +8,7 @@ sentence. Input, retries and deadlines are the business of the call chain: what 
 
 from __future__ import annotations
 
-from collections.abc import Awaitable, Callable, Sequence
+from collections.abc import Awaitable, Callable, Mapping, Sequence
 from functools import partial
 from pathlib import Path
 from typing import Any, ClassVar
@@ -71,6 +71,8 @@ _ACTION, _CONFIRM = "agent3:action", "agent3:confirm"
 _OVERLOADED = frozenset({502, 503, 504})
 """Statuses that concern the whole site and not one page."""
 _YES = {"type": "boolean", "title": "Go on?"}
+_LONGEST_PREVIEW = 500
+_EMPTY = ("empty", "vacío")
 _WHY_SURE = ("this has consequences. Do it?", "esto tiene consecuencias. ¿Lo hago?")
 _WHY_GUESSED = ("this is how it was understood. Do it?", "así se ha entendido. ¿Lo hago?")
 
@@ -191,11 +193,15 @@ class NLWebConnector:
         # What was partly guessed is confirmed as well, unless it only looks something up.
         doubtful = info.hints.consequential or (intent.guessed and not info.hints.read_only)
         if doubtful and not intent.confirmed:
-            given = ", ".join(f"{name}: {value}" for name, value in intent.slots.items())
             spanish = detect_language(intent.text or text_of(call.parts)) == "es"
+            properties = input_schema(interface, intent.action).get("properties", {})
+            empty = dict.fromkeys((name for name in properties if name not in parameters), _EMPTY[spanish])
+            given = ", ".join(f"{name}: {value}" for name, value in {**intent.slots, **empty}.items())
             at = f"{'en' if spanish else 'at'} {interface.name}{f' ({given})' if given else ''}"
             why = _WHY_SURE[spanish] if info.hints.consequential else _WHY_GUESSED[spanish]
-            question = Question(_CONFIRM, f"{info.description or intent.action} {at}: {why}", _YES)
+            shown = "" if info.preview is None else await self._preview(call, interface, info.preview, intent.slots)
+            asked = f"{(info.description or intent.action).rstrip('.')} {at}: {shown and f'“{shown}”; '}{why}"
+            question = Question(_CONFIRM, asked, _YES)
             return Needs((question,), state=msgspec.to_builtins(intent))
         action = site.capability(intent.action)
         if route.target is None and action is not None and self._charge is not None:
@@ -228,6 +234,27 @@ class NLWebConnector:
         if intent.text is None:
             return outcome
         return replace(outcome, meta={**outcome.meta, UNDERSTOOD: {"input": intent.slots, "guessed": intent.guessed}})
+
+    async def _preview(self, call: Call, interface: NLWebInterface, action: str, slots: Mapping[str, Any]) -> str:
+        """What an action that only reads gives, for who confirms another one; why not, where it fails."""
+        agent = call.live.agent
+        if self._may is not None and agent is not None and not self._may(call.principal, agent, action):
+            return ""
+        named = input_schema(interface, action).get("properties", {})
+        expires: float | None = call.live.expires
+        try:
+            steps, given = prepare(interface, action, {name: slots[name] for name in named if name in slots})
+            visited = await self.visits.visit(
+                interface,
+                action,
+                steps,
+                given,
+                principal=owner_of(call.principal),
+                seconds=None if expires is None else expires - self._env.monotonic(),
+            )
+        except Agent3Error as error:
+            return f"{action}: {error.message}"[:_LONGEST_PREVIEW]
+        return " ".join(_say(visited.answer(interface, action)).split())[:_LONGEST_PREVIEW]
 
     async def _read_start(self, call: Call, route: Route, site: Agent) -> _Intent | Needs:
         """The intent of a first turn: an action with its input, or what a sentence means."""
@@ -385,6 +412,15 @@ def owner_of(principal: Principal) -> str:
     return msgspec.json.encode([principal.tenant, principal.id]).decode()
 
 
+def _say(result: Any) -> str:
+    """The values of a result as a text."""
+    if isinstance(result, Mapping):
+        return ", ".join(filter(None, map(_say, result.values())))
+    if isinstance(result, list):
+        return "; ".join(filter(None, map(_say, result)))
+    return "" if result is None or isinstance(result, bytes) else str(result)
+
+
 def _check_result(result: Any, interface: NLWebInterface, action: str) -> None:
     """MalformedResponse if a result breaks the schema of its action. Pictures are not JSON, and have no schema."""
     info = interface.info.get(action)
@@ -402,10 +438,7 @@ def _check_result(result: Any, interface: NLWebInterface, action: str) -> None:
 
 def _make_outcome(visited: Visited, interface: NLWebInterface, action: str) -> Done:
     """The outcome of a visit: pictures as such, everything else as data."""
-    result = visited.result
-    info = interface.info.get(action)
-    if result is None and (info is None or info.output_schema is None):
-        result = {"done": action, "page": visited.page}  # it reads nothing, but its caller must know that it was done
+    result = visited.answer(interface, action)
     has_pictures = isinstance(result, list) and any(isinstance(value, bytes) for value in result)
     values = result if has_pictures else [result]
     parts = tuple(

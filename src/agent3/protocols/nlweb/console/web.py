@@ -207,16 +207,13 @@ def run(
     name, given = _choose_action(interface, action, param, yes)
     prepare(interface, name, given)  # before the question: what cannot be done needs no yes
     info = interface.info.get(name)
-    if info is not None and info.hints.consequential:
-        values = ", ".join(f"{key}={value}" for key, value in given.items())
-        _confirm(f"{name} ({values})" if values else name, yes)
     kept = Path("agent3-traces", f"{Path(file).stem}-{name}.zip") if trace else None
 
     def on_step(label: str, number: int, total: int) -> None:
         # Of a label such as "2 of 'search' (type '#q')", what the step does: its number stands before it already.
         print_note(f"  {number}/{total} {label.partition(' (')[2].removesuffix(')') or label}")
 
-    async def work() -> Any:
+    async def work(name: str, given: dict[str, Any], kept: Path | None) -> Any:
         async with open_local_profile(settings, fresh=fresh) as profile:
             return await workbench.run_action(
                 interface,
@@ -229,7 +226,13 @@ def run(
                 profile=profile,
             )
 
-    result = asyncio.run(work())
+    if info is not None and info.hints.consequential:
+        if info.preview is not None and not yes and sys.stdin.isatty():
+            shared = input_schema(interface, info.preview).get("properties", {})
+            print_indented(asyncio.run(work(info.preview, {key: given[key] for key in shared if key in given}, None)))
+        values = (f"{key}={given.get(key, '')}" for key in input_schema(interface, name).get("properties", {}))
+        _confirm(f"{name} ({said})" if (said := ", ".join(values)) else name, yes)
+    result = asyncio.run(work(name, given, kept))
     if kept is not None:
         written = f"The trace is in {kept}. To look at it: npx playwright show-trace {kept}"
         print_note(

@@ -29,7 +29,7 @@ from agent3.protocols.nlweb.steps.page_data import ask_model, find_rows, read_pa
 from agent3.protocols.nlweb.steps.run_context import Place, RunContext, Source
 from agent3.protocols.nlweb.steps.waits import ms_left
 
-__all__ = ["extract"]
+__all__ = ["extract", "read_lines", "read_news"]
 
 logger = logs.get("nlweb")
 
@@ -37,10 +37,36 @@ _MOST_PAGES = 10
 _PAUSE = 0.05
 _FIRST_ROW_MS = 5000.0
 _CHANGE_MS = 5000.0
+_NEWS_SECONDS = 1.0
+_MOST_NEWS = 8
+_LONGEST_NEWS = 200
 _MOVED = ("context was destroyed", "because of a navigation", "detached")
 _CAN_GO = """([way]) => Boolean(way) && (way.checkVisibility?.() ?? true) && !way.disabled
   && way.getAttribute('aria-disabled') !== 'true'
   && !/(^|[\\s_-])(disabled|inactive)($|[\\s_-])/i.test(way.getAttribute('class') ?? '')"""
+
+
+async def read_lines(ctx: RunContext) -> list[str]:
+    """What a person would read on the page, line by line; nothing where it is on its way to another one."""
+    with suppress(playwright().Error):
+        text = str(await ctx.page.evaluate("document.body?.innerText ?? ''"))
+        return [" ".join(line.split()) for line in text.splitlines() if line.strip()]
+    return []
+
+
+async def read_news(ctx: RunContext) -> list[str]:
+    """What the page says that it did not say before the last press, such as the number of an order.
+
+    A page that has not answered yet is waited for a moment. Lines that hold what was typed in confidence are left out.
+    """
+    end = time.monotonic() + _NEWS_SECONDS
+    while (known := ctx.known) is not None:
+        news = [line[:_LONGEST_NEWS] for line in await read_lines(ctx) if line not in known]
+        if news or time.monotonic() > end:
+            hidden = ctx.used_secrets | ctx.passwords
+            return [line for line in news if not any(secret in line for secret in hidden)][:_MOST_NEWS]
+        await asyncio.sleep(_PAUSE)
+    return []
 
 
 async def extract(ctx: RunContext, action: NLWebAction, ms: float) -> Any:

@@ -65,6 +65,8 @@ class RunContext:
     snapshots: Snapshots | None = None
     parameters: dict[str, Any] = field(default_factory=dict)
     memory: dict[str, Any] = field(default_factory=dict)
+    known: list[str] | None = None
+    """What the page said before the last press of an action that reads nothing; None for any other."""
     sources: list[Source] = field(default_factory=list)
     notices: list[str] = field(default_factory=list)
     """What the running action did or met besides its steps, for its caller."""
@@ -116,10 +118,17 @@ class RunContext:
         """What placeholders and conditions may speak of."""
         return {**self.parameters, **self.memory}
 
+    def named_in(self, selector: str) -> str | None:
+        """What a caller named by a parameter, where a selector looks for it by that text."""
+        said = [value for value in self.parameters.values() if isinstance(value, str) and value.strip()]
+        found = [value for value in said if value in selector and not self.passwords & {value}]
+        return max(found, key=len, default=None)
+
     def begin(self, parameters: Mapping[str, Any] | None = None) -> None:
         """Forget what the last action knew. Its popups are closed by ``tidy``."""
         self.parameters = dict(parameters or {})
         self.memory.clear()
+        self.known = None
         self.sources.clear()
         self.notices.clear()
         self.tools.clear()

@@ -15,6 +15,7 @@ from agent3.definitions import ActionType, Condition, NLWebAction
 from agent3.errors import (
     Agent3Error,
     CallTimeout,
+    ElementMissing,
     MalformedResponse,
     TargetError,
     TargetRefused,
@@ -260,6 +261,9 @@ class _Run:
         # The most frequent reason for an element that does not come is a page that opened elsewhere.
         if isinstance(error, CallTimeout) and ctx.ignored_popups:
             error.message += " A popup has opened: if the step is meant for it, give the step before it popup: true."
+            error.args = (error.message,)
+        if isinstance(error, ElementMissing) and (named := ctx.named_in(str(error.data.get("selector")))):
+            error.message = f"{named[:200]!r} was not found on the page. {error.message}"
             error.args = (error.message,)
         if ctx.snapshots is not None:
             hidden = ctx.used_secrets | ctx.passwords

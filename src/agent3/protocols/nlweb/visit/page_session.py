@@ -38,7 +38,7 @@ from agent3.protocols.nlweb.browser.chromium import Chrome, close_in_time
 from agent3.protocols.nlweb.browser.proxy import GuardedProxy
 from agent3.protocols.nlweb.browser.sandbox import Guard, NLWebSandbox, Overrides, Resolver, host_and_port
 from agent3.protocols.nlweb.browser.sdk import playwright, well_formed
-from agent3.protocols.nlweb.steps import workflow
+from agent3.protocols.nlweb.steps import page_reading, workflow
 from agent3.protocols.nlweb.steps.actions import STEPS, go, inside
 from agent3.protocols.nlweb.steps.locator import Awaited, Finder, SelectorFinder
 from agent3.protocols.nlweb.steps.parameters import describe
@@ -64,6 +64,7 @@ OnWaiting = Callable[[bool], None]
 
 READING = frozenset(map(ActionType, "navigate extract wait scroll screenshot dialog back close".split()))
 """Steps that change nothing: a page that is requested twice is the same page (GET is safe, RFC 9110, 9.2.1)."""
+_PRESSING = frozenset(map(ActionType, "click press submit".split()))
 _ON_ONE_ELEMENT = frozenset(map(ActionType, "click type select check uncheck hover press upload".split()))
 """Steps that do nothing before their one element is found."""
 
@@ -168,6 +169,8 @@ class Session:
         """Whether the page no longer answers. The next action that begins with a navigation gets another page."""
         self.touched = False
         """Whether a step has run that does more than read."""
+        self.tells = False
+        """Whether what the page says to a press is to be told: of an action that reads nothing."""
         self.login_selector: str | None = None
         """What a page shows to visitors who are not logged in: a navigation that ends there is refused."""
 
@@ -348,6 +351,8 @@ class Session:
         end = time.monotonic() + seconds
         self.touched |= action.action_type not in READING
         self._awaited = action.selector
+        if self.tells and action.action_type in _PRESSING:
+            self.ctx.known = await page_reading.read_lines(self.ctx)
         try:
             result = await STEPS[action.action_type](self.ctx, action, ms_left(end))
         except playwright().Error as error:

@@ -25,7 +25,9 @@ from agent3.protocols.nlweb.browser.chromium import Chrome
 from agent3.protocols.nlweb.browser.pool import Pool
 from agent3.protocols.nlweb.browser.sandbox import Overrides
 from agent3.protocols.nlweb.browser.sdk import playwright
+from agent3.protocols.nlweb.steps.actions import YIELDING
 from agent3.protocols.nlweb.steps.locator import Finder
+from agent3.protocols.nlweb.steps.page_reading import read_news
 from agent3.protocols.nlweb.steps.parameters import prepare
 from agent3.protocols.nlweb.steps.run_context import Source
 from agent3.protocols.nlweb.steps.snapshots import Snapshots
@@ -74,6 +76,15 @@ class Visited(Struct, frozen=True):
     """What was done or met besides the steps, in sentences."""
     page: str = ""
     """Where it ended: the address of the page, without what may hold a secret."""
+    seen: list[str] = []
+    """What the page said to the last press of an action that reads nothing, line by line."""
+
+    def answer(self, interface: NLWebInterface, action: str) -> Any:
+        """The result; of an action that promises and reads nothing, that it was done, where, and what the page said."""
+        info = interface.info.get(action)
+        if self.result is not None or (info is not None and info.output_schema is not None):
+            return self.result
+        return {"done": action, "page": self.page, **({"seen": self.seen} if self.seen else {})}
 
 
 class Visits:
@@ -121,7 +132,7 @@ class Visits:
         on_step: OnStep | None = None,
         on_notice: OnNotice | None = None,
     ) -> Any:
-        """Run an action for a caller without the call chain: None, one result, or a list of several.
+        """Run an action for a caller without the call chain, and give its ``answer``.
 
         The parameters are checked first. If the browser dies, the visit is repeated in another one, provided that it
         has only read or that the action may be repeated. Errors as those of ``prepare`` and of ``visit``.
@@ -140,7 +151,7 @@ class Visits:
                 continue
             if on_notice is not None:
                 on_notice(visited.notices)
-            return visited.result
+            return visited.answer(interface, name)
         raise AssertionError("unreachable: the last attempt returns or raises")
 
     async def visit(
@@ -166,6 +177,14 @@ class Visits:
 
     async def aclose(self) -> None:
         await self.pool.aclose()
+
+
+def _yields(steps: Sequence[NLWebAction]) -> bool:
+    """Whether an action reads something, which then is its result."""
+    return any(
+        step.action_type in {*YIELDING, ActionType.TOOL} or _yields(step.steps) or _yields(step.otherwise)
+        for step in steps
+    )
 
 
 class _Visit:
@@ -226,6 +245,7 @@ class _Visit:
             )
             try:
                 await session.open(state=before)
+                session.tells = not _yields(steps)
                 result = await self._act(session, name, steps, parameters, known=before is not None)
                 ctx = session.ctx
                 visited = Visited(
@@ -235,6 +255,7 @@ class _Visit:
                     tools=[*dict.fromkeys(ctx.tools)],
                     notices=list(ctx.notices),
                     page=ctx.page.url.partition("?")[0].partition("#")[0],
+                    seen=ctx.without_secrets(await read_news(ctx)) if result is None else [],
                 )
                 await self._save_state(session, before)
                 return visited
