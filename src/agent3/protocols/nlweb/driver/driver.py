@@ -115,7 +115,7 @@ async def _drive_from(
 ) -> Driven:
     language = detect_language(sentence)
     names = [text for one in view.controls for text in (one.name, one.name.strip(" *:"), *one.row)]
-    sentence = quote_names(sentence, dict.fromkeys(names))
+    sentence = await asyncio.to_thread(quote_names, sentence, dict.fromkeys(names))  # a page may have thousands
     clauses = parse_sentence(sentence)
     if (why := find_prohibition(sentence)) is not None:
         # "Stop sending me news" forbids nothing that is about to be done: it is said to a box that is marked.

@@ -6,7 +6,7 @@ English, with the usual verbs in Spanish. It only reads words: ``plans`` finds w
 from __future__ import annotations
 
 import re
-from collections.abc import Iterable, Iterator
+from collections.abc import Collection, Iterable, Iterator
 from dataclasses import dataclass
 from typing import Literal
 
@@ -39,6 +39,7 @@ _MISREAD = re.compile(
     rf"\?$|[,;.]\s|\b(?:and|y|e|then|luego|despu[eé]s|{_ANY_VERB})\b",
     re.IGNORECASE,
 )
+_MOST_NAMES = 200
 _BEFORE_NAME = r"(?:(?:on|the|my|en|el|la|los|las|mi)\s+)*$"
 _USED = re.compile(
     rf"\b(?<!not )(?<!n['\u2019]t )(?<!no )(?<!never )(?<!nunca )(?:{_ANY_VERB})\s+{_BEFORE_NAME}", re.IGNORECASE
@@ -170,10 +171,20 @@ def quote_names(sentence: str, names: Iterable[str]) -> str:
 
     A name that forbids something ("Do not disturb") is one only after a verb that uses it.
     """
-    held, plain = [match.span() for match in _QUOTE.finditer(sentence)], sentence.lower()
-    said = {name for name in names if " " in name and name.lower() in plain}
+    plain = sentence.lower()
+    said = sorted({name for name in names if " " in name and name.lower() in plain}, key=len, reverse=True)
+    said = said[:_MOST_NAMES]  # of a page that knows the sentence
     forbidding = {name for name in said if find_prohibition(name) is not None}
-    for name in sorted({name for name in said if _MISREAD.search(name)} | forbidding, key=len, reverse=True):
+    said = [name for name in said if name in forbidding or _MISREAD.search(name)]
+    while (quoted := _quote_one(sentence, said, forbidding)) is not None:
+        sentence = quoted
+    return sentence
+
+
+def _quote_one(sentence: str, names: Iterable[str], forbidding: Collection[str]) -> str | None:
+    """The sentence with the first of the names in quotes that stands where a name would; None where none does."""
+    held = [match.span() for match in _QUOTE.finditer(sentence)]
+    for name in names:
         found = [*re.finditer(rf"(?<!\w){re.escape(name)}(?![\w?])", sentence, re.IGNORECASE)]
         before = sentence[: found[0].start()] if len(found) == 1 else ""
         lead = _USED.search(before)
@@ -181,8 +192,8 @@ def quote_names(sentence: str, names: Iterable[str]) -> str:
             lead = _LISTED.search(before) or _PLACED.search(before)
         start, end = found[0].span() if found else (0, 0)
         if lead is not None and not any(start < stop and begin < end for begin, stop in held):
-            return quote_names(f'{sentence[:start]}"{sentence[start:end]}"{sentence[end:]}', names)
-    return sentence
+            return f'{sentence[:start]}"{sentence[start:end]}"{sentence[end:]}'
+    return None
 
 
 def parse_sentence(sentence: str) -> list[Clause]:
