@@ -245,6 +245,33 @@ def test_what_is_learnt_is_called_as_the_page_calls_it_and_each_row_is_a_paramet
     assert on(browser, "/empty", cancel) == "anulado Sur"
 
 
+LENDING = """<!doctype html><html lang=en><title>Tools</title><main><h2>Tools to borrow</h2><ul>
+<li><h3>Belt sander</h3><p><del>$12.00</del> $9.50</p><button>Borrow</button></li>
+<li><h3>Tile cutter</h3><p>$14.00</p><button>Borrow</button></li>
+<li><h3>Heat gun</h3><p>$5.00</p><button>Borrow</button></li></ul>
+<table><caption>Courses</caption><tr><th>Course</th><th>Price</th></tr>
+<tr><td>Wood</td><td><s>$70.00</s> $55.00</td></tr>
+<tr><td>Metal</td><td>$40.00</td></tr></table>
+<form method=post action=/back><h2>Return a tool</h2><label>Loan number <input name=n></label><fieldset>
+<legend>Condition</legend><label><input type=radio name=c value=1>As new</label><label><input type=radio name=c value=2>
+Broken</label></fieldset><button>Return it</button></form></main>"""
+
+
+def test_items_without_a_class_what_buttons_are_asked_as_and_prices_that_hold_are_learnt(
+    browser: NLWebExecutor,
+) -> None:
+    async def work(session: Session) -> tuple[NLWebInterface, Any]:
+        await session.page.set_content(LENDING)
+        made = await learn(session.page)
+        return made, await session.run("read_courses", made.actions["read_courses"][1:], {})
+
+    made, courses = on(browser, "/empty", work)
+    assert set(made.actions) == {"return_it", "read_courses", "list_tools_to_borrow", "borrow"}
+    asked = (made.info["return_it"].input_schema or {})["properties"]
+    assert (list(asked), asked["condition"]["enum"]) == (["loan_number", "condition"], ["As new", "Broken"])
+    assert [row["price"]["amount"] for row in courses] == [55.0, 40.0]
+
+
 def test_a_person_keeps_renames_or_drops_what_was_learnt(learnt: NLWebInterface) -> None:
     answers = {"search": "find tea", "sign_in": ""}
     made = review(learnt, lambda name: answers.get(name, name))

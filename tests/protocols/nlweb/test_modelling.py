@@ -4,12 +4,15 @@ from __future__ import annotations
 
 import asyncio
 import json
+import sys
 from collections.abc import Iterator
+from contextlib import suppress
 from pathlib import Path
 from typing import Any
 
 import pytest
 
+from agent3.cli import main as cli
 from agent3.errors import SetupError
 from agent3.llm import Anthropic, OpenAICompatible
 from agent3.llm.proposals import Proposals
@@ -172,3 +175,21 @@ def test_a_person_who_says_no_ends_it_and_nothing_is_kept(site: Site, tmp_path: 
     with LLMServer(act(*RIGHT)) as server, pytest.raises(SetupError):
         drive(site, server, SENTENCE, tmp_path, no=True)
     assert not list(tmp_path.iterdir())
+
+
+def test_the_model_of_the_settings_is_asked_by_the_command(
+    site: Site, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capfd: pytest.CaptureFixture[str]
+) -> None:
+    with LLMServer(act(*RIGHT)) as server:
+        given = {"MODEL": "m", "BASE_URL": f"{server.url}/v1", "KEY": "env:DESK_KEY"}
+        for name, value in given.items():
+            monkeypatch.setenv(f"AGENT3_LLM_{name}", value)
+        monkeypatch.setenv("AGENT3_DATA", str(tmp_path))
+        monkeypatch.chdir(tmp_path)
+        for _ in range(2):
+            monkeypatch.setattr(sys, "argv", ["agent3", "web", "run", f"{site.url}/", SENTENCE, "--yes"])
+            with suppress(SystemExit):
+                cli.main()
+            assert "Your number is 17." in capfd.readouterr().out
+        assert len(server.seen) == 1, "what worked is kept"
+    assert list((tmp_path / "learnt").glob("*.json"))

@@ -43,6 +43,13 @@ _LOOK = (
     "() => {"
     + NAMING
     + r"""
+  // What several buttons are asked as: "Condition", not the first of them.
+  const legendOf = one => {
+    const around = one.closest('fieldset,[role=radiogroup],[role=group]');
+    const labelled = document.getElementById(around?.getAttribute('aria-labelledby') ?? '');
+    return words((around?.getAttribute('aria-label') || labelled?.innerText
+      || around?.querySelector(':scope > legend')?.innerText || saying(one.name)).replace(/\s*[*:]+\s*$/, ''));
+  };
   const fieldOf = one => ({
     name: one.name || one.id, label: labelOf(one), selector: selectorOf(one),
     kind: one.localName === 'select' ? 'select' : one.localName === 'textarea' ? 'text' : one.type || 'text',
@@ -51,6 +58,7 @@ _LOOK = (
     optional: /optional|opcional/i.test(`${one.labels?.[0]?.textContent ?? ''} ${one.placeholder ?? ''}`),
     pattern: one.pattern || '', least: one.min || '', most: one.max || '',
     group: one.type === 'radio' ? one.name : '', value: one.type === 'radio' ? one.value : '',
+    legend: one.type === 'radio' ? legendOf(one) : '',
     options: [...one.options ?? []].filter(each => !each.disabled).slice(0, 200)
       .map(each => [each.value, words(each.text)]),
   });
@@ -111,11 +119,17 @@ _LOOK = (
             deeds: deedsOf(rows, selector, row => words(row.cells[first]?.innerText))};
   }).filter(one => one.rows >= 2 && one.head.length >= 2 && one.head.some(Boolean));
   // Lists: at least three elements with the same tag, classes and kind of parent, that are in no other such list.
+  const parts = 'h2,h3,h4,h5,h6,button,[role=button]';
+  const markOf = one => one.classList.length
+    ? one.localName + [...one.classList].slice(0, 2).map(each => '.' + CSS.escape(each)).join('')
+    : `${selectorOf(one.parentElement)} > ${one.localName}`;
   const groups = new Map();
   for (const one of document.querySelectorAll('main *, body *')) {
-    if (!one.classList.length || !one.firstElementChild) continue;
+    const bare = !one.classList.length;  // an item of a list needs no class, where it has a heading or a button
+    if (!one.firstElementChild || (bare && !(one.matches('li,article') && one.querySelector(parts)))) continue;
     if (one.closest('table,form,nav,header,footer,select,svg')) continue;
-    const mark = one.localName + '.' + [...one.classList].slice(0, 2).map(each => CSS.escape(each)).join('.');
+    const mark = bare ? markOf(one)
+      : one.localName + '.' + [...one.classList].slice(0, 2).map(each => CSS.escape(each)).join('.');
     const key = mark + '|' + (one.parentElement ? one.parentElement.localName + one.parentElement.className : '');
     groups.set(key, [...(groups.get(key) ?? []), one]);
   }
@@ -145,7 +159,7 @@ _LOOK = (
           fields[name] ??= {selector: inside, text: words(one.textContent), kind, leaf: Boolean(leaf),
             title: /^h[1-6]$|^b$|^strong$/.test(one.localName) || /name|title/i.test(one.className)};
       }
-      const mark = first.localName + [...first.classList].slice(0, 2).map(each => '.' + CSS.escape(each)).join('');
+      const mark = markOf(first);
       const title = Object.values(fields).find(one => one.kind === 'text' && one.title)
         ?? Object.values(fields).find(one => one.kind === 'text' || one.leaf);
       const called = title ? Object.keys(fields).find(each => fields[each] === title) : '';
@@ -184,6 +198,7 @@ class _Field(Struct):
     most: str = ""
     group: str = ""
     value: str = ""
+    legend: str = ""
     options: list[tuple[str, str]] = []
 
 
@@ -420,7 +435,7 @@ class Draft:
             group = groups.get(field.group, [])
             if group and group[0] is not field:
                 continue
-            name = make_unique(slugify(field.label or field.name, "field"), taken)
+            name = make_unique(slugify(field.legend or field.label or field.name, "field"), taken)
             properties[name] = _field_schema(field, group)
             # A search without words finds nothing, whether the form says so or not; the same for an only field.
             is_search = len(form.fields) == 1 or (form.search and field is form.fields[0])
@@ -558,7 +573,9 @@ def _type(field: _Field, value: str, when: Condition | None = None) -> NLWebActi
 def _fill_field(name: str, field: _Field, group: list[_Field], *, optional: bool) -> list[NLWebAction]:
     """The steps that give a field its value; one that is not required only where it is given."""
     if group or field.kind == "checkbox":
-        choices: list[tuple[str, str | bool]] = [(button.selector, button.value) for button in group]
+        choices: list[tuple[str, str | bool]] = [
+            (button.selector, said) for button, said in zip(group, _say_choices(group), strict=True)
+        ]
         choices = choices or [(field.selector, True)]
         return [
             NLWebAction(
@@ -611,15 +628,21 @@ def _object_schema(properties: Mapping[str, Any], required: list[str]) -> dict[s
     }
 
 
+def _say_choices(group: list[_Field]) -> list[str]:
+    """What each of several buttons is called; by their values where the labels do not tell them apart."""
+    labels = [clean_text(button.label) for button in group]
+    return labels if all(labels) and len({*labels}) == len(labels) else [button.value for button in group]
+
+
 def _field_schema(field: _Field, group: list[_Field]) -> dict[str, Any]:
     schema = dict(_SCHEMAS.get(field.kind, {"type": "string"}))
     if group:
-        schema["enum"] = [button.value for button in group]
+        schema["enum"] = _say_choices(group)
     elif field.options:
         schema["enum"] = [value for value, _ in field.options if value or field.required is False]
     for name, text in (("minimum", field.least), ("maximum", field.most)):
         if schema["type"] == "number":
             with suppress(ValueError):
                 schema[name] = float(text)
-    schema["description"] = clean_text(field.label) or field.name
+    schema["description"] = clean_text(field.legend or field.label) or field.name
     return schema

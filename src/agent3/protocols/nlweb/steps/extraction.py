@@ -45,11 +45,20 @@ _SCRIPT = """
     try { return link == null ? null : new URL(link, document.baseURI).href; } catch { return null; }
   };
   const shown = element => cut((element.innerText ?? element.textContent ?? '').trim());
+  // A price that is crossed out does not hold.
+  const priced = element => {
+    const struck = 'del,s,strike';
+    if (!element.querySelector(struck)) return shown(element);
+    const copy = element.cloneNode(true);
+    copy.querySelectorAll(struck).forEach(one => one.remove());
+    return /[0-9]/.test(copy.textContent) ? cut(copy.textContent.trim()) : shown(element);
+  };
   const raw = (element, field) => {
     if (field.fields) return record(element, field.fields);
     if (field.type === 'html') return cut(element.innerHTML);
     if (field.type === 'link') return cut(absolute(element.getAttribute(field.attribute ?? 'href')));
-    return field.attribute ? cut(element.getAttribute(field.attribute)) : shown(element);
+    if (field.attribute) return cut(element.getAttribute(field.attribute));
+    return field.type === 'price' ? priced(element) : shown(element);
   };
   // Walking into shadow roots costs much on a large page, so it is done only where there are any.
   const inShadow = root => [root, ...root.querySelectorAll('*')].flatMap(one => one.shadowRoot ?? []);
