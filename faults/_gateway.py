@@ -14,7 +14,7 @@ from typing import Any
 
 import aiohttp
 
-__all__ = ["Gateway", "Told", "ask", "asking", "environment", "gateway", "options", "run_agent3"]
+__all__ = ["Gateway", "Told", "ask", "asking", "environment", "gateway", "options", "queued", "run_agent3"]
 
 SECONDS = 30.0
 
@@ -86,6 +86,17 @@ def environment(folder: Path, **more: str) -> dict[str, str]:
 
 def _tail(folder: Path) -> str:
     return (folder / "serve.log").read_text()[-500:]
+
+
+def queued(pid: int) -> float:
+    """Seconds that a process has waited for a processor so far, where the system says it: others' load is not its own.
+
+    Of its main thread: what is asked of gateways here is done by that.
+    """
+    try:
+        return int(Path(f"/proc/{pid}/schedstat").read_text().split()[1]) / 1e9
+    except (OSError, ValueError, IndexError):
+        return 0.0
 
 
 def asking(seconds: float = SECONDS) -> aiohttp.ClientSession:

@@ -28,7 +28,7 @@ from agent3.env import REAL
 from agent3.errors import JobNotFound
 from agent3.model import LOCAL, Done, value_of
 from agent3.storage import open_database
-from faults._gateway import asking, environment, options
+from faults._gateway import asking, environment, options, queued
 from faults.registry import Result, fault
 
 KILLS = 100
@@ -131,23 +131,12 @@ async def _living(folder: Path) -> AsyncIterator[asyncio.subprocess.Process]:
         await process.wait()
 
 
-def _queued(pid: int) -> float:
-    """Seconds that a process has waited for a processor so far, where the system says it: others' load is not its own.
-
-    The importing and opening of a start are done by its main thread, whose time this is.
-    """
-    try:
-        return int(Path(f"/proc/{pid}/schedstat").read_text().split()[1]) / 1e9
-    except (OSError, ValueError, IndexError):
-        return 0.0
-
-
 async def _plain_start(folder: Path) -> float:
     """The seconds that a start takes when the one before was stopped in good order."""
     began = time.monotonic()
     async with asking() as session, _living(folder) as process:
         await asyncio.wait_for(_ready(session, await _address(process, folder)), PATIENCE)
-        took = time.monotonic() - began - _queued(process.pid)
+        took = time.monotonic() - began - queued(process.pid)
         process.send_signal(signal.SIGTERM)
         await asyncio.wait_for(process.wait(), PATIENCE)
     return took
@@ -174,7 +163,7 @@ async def _life(folder: Path, crowd: Crowd, chance: random.Random, number: int, 
             return None
         url = await _address(process, folder)
         await asyncio.wait_for(_ready(crowd.session, url), PATIENCE)
-        took = time.monotonic() - began - _queued(process.pid)
+        took = time.monotonic() - began - queued(process.pid)
         enough = len(crowd.accepted) + each * 5 // 4
         with crowd.meets(url):
             async with asyncio.timeout(PATIENCE):

@@ -1,7 +1,8 @@
 """Five times as many calls as the gateway can take: it goes on with what it can, and refuses the rest at once.
 
 The agent works for a fixed time and may do so much at once, so its capacity is known; it is measured all the same,
-by callers that wait for their answers. Then calls come at five times that rate whether answers come or not.
+by callers that wait for their answers. Then calls come at five times that rate whether answers come or not. Who is
+refused is told so by the agent's limit (429) or, where the gateway itself falls behind, by the gateway (503).
 
 ``overload-requests`` has no such agent: there it is the processor that is too slow. One client sends over hundreds of
 connections again as soon as it is answered, whatever it was told; another asks for a little. What the gateway does is
@@ -11,6 +12,7 @@ counted by the processor time that it got, since the clients, in a process of th
 from __future__ import annotations
 
 import asyncio
+import dataclasses
 import multiprocessing
 import os
 import re
@@ -23,7 +25,7 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import Any, NamedTuple
 
-from faults._gateway import Gateway, Told, ask, asking, gateway
+from faults._gateway import Gateway, Told, ask, asking, gateway, queued
 from faults.registry import Result, fault
 
 AT_ONCE = 10
@@ -102,7 +104,7 @@ def overload_requests(_: int, seconds: float = BUSY_SECONDS) -> Result:
 async def _overloaded(door: Gateway, seconds: float) -> Result:
     async with asking() as session:
         capacity = await _capacity(session, door.url)
-        flood = await _flood(session, door.url, TIMES * capacity, seconds)
+        flood = await _flood(session, door, TIMES * capacity, seconds)
         after = await ask(session, door.url, "work", {"name": "after"})
     return judge(capacity, flood, seconds, after)
 
@@ -121,13 +123,21 @@ async def _capacity(session: Any, url: str) -> float:
     return sum(done) / (time.monotonic() - began)
 
 
-async def _flood(session: Any, url: str, rate: float, seconds: float) -> list[Told]:
-    """Calls at a rate that no answer slows down."""
+async def _flood(session: Any, door: Gateway, rate: float, seconds: float) -> list[Told]:
+    """Calls at a rate that no answer slows down, each with the time that it took."""
+
+    async def call() -> Told:
+        # Not the time for which the gateway waited for a processor, or its client did: the longer of both.
+        waits = [queued(pid) for pid in (door.process.pid, os.getpid())]
+        told = await ask(session, door.url, "work", {"name": "flood"})
+        waited = max(queued(pid) - before for pid, before in zip((door.process.pid, os.getpid()), waits, strict=True))
+        return dataclasses.replace(told, seconds=max(0.0, told.seconds - waited))
+
     began = time.monotonic()
     tasks: list[asyncio.Task[Told]] = []
     while (passed := time.monotonic() - began) < seconds:
         due = int(passed * rate) - len(tasks)
-        tasks += [asyncio.create_task(ask(session, url, "work", {"name": "flood"})) for _ in range(due)]
+        tasks += [asyncio.create_task(call()) for _ in range(due)]
         await asyncio.sleep(0.005)
     return list(await asyncio.gather(*tasks))
 
@@ -135,7 +145,7 @@ async def _flood(session: Any, url: str, rate: float, seconds: float) -> list[To
 def judge(capacity: float, flood: Sequence[Told], seconds: float, after: Told) -> Result:
     """Goodput against capacity, and whether everybody was told something true, soon."""
     good = [one for one in flood if one.status == 200]
-    refused = [one for one in flood if one.status == 429]
+    refused = [one for one in flood if one.status in (429, 503)]
     goodput = len(good) / seconds
     slowest = sorted(one.seconds for one in refused)[int(len(refused) * 0.99) :]
     faults = {
