@@ -2,8 +2,9 @@
 
 A thread asks the loop for a sign of life, again and again, and writes each one that came late into FILE, a line of JSON
 each: when it was asked for (``time.monotonic``), how late it came, how much CPU the process took meanwhile, and where
-the loop was then. A process that waits for a core on a busy machine is late too, but takes no CPU. What is past its
-time is removed from the start on, and not after an hour. Search is by words alone: an encoder would measure itself.
+the loop was then. A process that waits for a core on a busy machine is late too, but takes no CPU; nor does it count
+for how long the loop's own thread waited for one. What is past its time is removed from the start on, and not after an
+hour. Search is by words alone: an encoder would measure itself.
 """
 
 from __future__ import annotations
@@ -15,6 +16,7 @@ import threading
 import time
 import traceback
 from collections.abc import Coroutine
+from pathlib import Path
 from typing import Any
 
 from agent3.calls.takeover import Takeover
@@ -31,7 +33,15 @@ _SWEEP = 3.0
 """Seconds between two rounds that remove what is past its time."""
 
 
-def watch(loop: asyncio.AbstractEventLoop, held: int, path: str) -> None:
+def _queued(native: int) -> float:
+    """Seconds that a thread of this process has waited for a core, where the system says it."""
+    try:
+        return int(Path(f"/proc/self/task/{native}/schedstat").read_text().split()[1]) / 1e9
+    except (OSError, ValueError, IndexError):
+        return 0.0
+
+
+def watch(loop: asyncio.AbstractEventLoop, held: int, native: int, path: str) -> None:
     """Ask one loop, which runs in the thread ``held``, until it is closed."""
     came = threading.Event()
     at = [0.0, 0.0]
@@ -43,7 +53,7 @@ def watch(loop: asyncio.AbstractEventLoop, held: int, path: str) -> None:
     with open(path, "a", buffering=1) as output:  # noqa: PTH123 - for as long as the process lives
         while True:
             came.clear()
-            asked, busy = time.monotonic(), time.process_time()
+            asked, busy, queued = time.monotonic(), time.process_time(), _queued(native)
             try:
                 loop.call_soon_threadsafe(beat)
             except RuntimeError:
@@ -55,7 +65,8 @@ def watch(loop: asyncio.AbstractEventLoop, held: int, path: str) -> None:
             came.wait()
             late = at[0] - asked
             if late > LATE:
-                line = {"at": asked, "held": late, "busy": min(late, at[1] - busy), "where": where}
+                held_for = max(0.0, late - (_queued(native) - queued))
+                line = {"at": asked, "held": late, "busy": min(held_for, at[1] - busy), "where": where}
                 output.write(json.dumps(line) + "\n")
             time.sleep(_EVERY)
 
@@ -69,7 +80,8 @@ def main() -> None:
     def watched(work: Coroutine[Any, Any, None]) -> None:
         async def both() -> None:
             loop = asyncio.get_running_loop()
-            threading.Thread(target=watch, args=(loop, threading.get_ident(), path), daemon=True).start()
+            thread = threading.get_ident(), threading.get_native_id()
+            threading.Thread(target=watch, args=(loop, *thread, path), daemon=True).start()
             await work
 
         started(both())

@@ -63,6 +63,8 @@ class Ranking:
         self.scores = scores
         self._exact = exact
         self._document = document
+        self._read: list[Match] = []
+        self._unread = self._sorted()
 
     def with_scores(self, scores: NDArray[np.float32]) -> Ranking:
         """The same documents by other scores."""
@@ -76,6 +78,13 @@ class Ranking:
         return list(self.numbers[rows].tolist())
 
     def __iter__(self) -> Iterator[Match]:
+        """All of it. What was read once, perhaps in a thread, is not sorted again."""
+        yield from self._read
+        for match in self._unread:
+            self._read.append(match)
+            yield match
+
+    def _sorted(self) -> Iterator[Match]:
         exact = frozenset(self._exact)
         if exact:
             rows = np.flatnonzero(np.isin(self.numbers, np.fromiter(exact, np.int64, len(exact))))

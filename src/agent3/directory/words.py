@@ -100,14 +100,15 @@ def is_empty(word: str, language: Language) -> bool:
 
 def terms(text: str, language: Language = "english") -> Iterator[str]:
     """What a text is indexed by: the stems of its words, in their order, without the empty ones."""
+    known = _known[language].new
     for word in spell(text):
-        if term := _term(word, language):
+        if term := known.get(word) or _term(word, language):
             yield term
 
 
 class _Known:
     """The terms of the words of one language: of those that were met lately, in two halves, the older of which goes at
-    once when the newer is full. It takes a third of the memory of an ``lru_cache``, which matters for so many.
+    once when the newer is full. An ``lru_cache`` would keep a tuple, a link and a text of its own for each word.
     """
 
     def __init__(self) -> None:
