@@ -71,7 +71,7 @@ for _name, _place, _help in (
     (
         "stop",
         "agent3.cli.switches:stop",
-        "Stop an agent: its calls are refused from now on, and those that run are ended.",
+        "Stop an agent: its calls are refused from now on, and those that run end. Without one, list the stopped.",
     ),
     ("start", "agent3.cli.switches:start", "Let an agent that was stopped be called again."),
     ("remove", "agent3.cli.registration:remove", "Remove an agent that was added."),

@@ -21,7 +21,7 @@ __all__ = ["start", "stop"]
 
 
 def stop(agent: str = "", *, reason: str = "", options: DatabaseOptions = DatabaseOptions()) -> None:  # noqa: B008 - frozen
-    """Stop an agent: its calls are refused from now on, and those that run are ended. Without one, list the stopped.
+    """Stop an agent: its calls are refused from now on, and those that run end. Without one, list the stopped.
 
     Parameters
     ----------
