@@ -237,6 +237,7 @@ def test_a_function_that_was_replaced_or_taken_back_is_not_run(shared: Hosted, m
 
     agent = kitchen()
     with talking(shared, monkeypatch, agent=agent) as talk:
+        agent.remove("cook")
         agent.add(fry, name="cook")
         assert talk.said() == "Fried soup"
         agent.remove("cook")

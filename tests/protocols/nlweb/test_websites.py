@@ -475,10 +475,11 @@ def test_an_action_that_reads_nothing_says_what_was_done(running: Hosted, site: 
     site.pages["/desk"] = """<ul><li>Blue mug <button onclick="setTimeout(() => {
 said.textContent = 'Your order A-1001 is on its way. PIN s3cret-pin'; note.textContent = 'Thank you, Ann'}, 200)">Order
 </button></li></ul><input type=password id=p><p id=said></p><p id=note></p>"""
-    row = NLWebAction(action_type=ActionType.CLICK, selector='li:has-text("{product}") button', timeout=0.3)
+    row = NLWebAction(action_type=ActionType.CLICK, selector='li:has-text("{product}") button', timeout=30)
+    hurried = row.model_copy(update={"timeout": 0.3})
     pin = NLWebAction(action_type=ActionType.TYPE, selector="#p", value="s3cret-pin")
     order = [NLWebAction(action_type=ActionType.NAVIGATE, value="/desk"), pin, row]
-    actions = {"ring": [open_page], "order": order}
+    actions = {"ring": [open_page], "order": order, "pick": [order[0], hurried]}
     actions["look"] = [order[0], NLWebAction(action_type=ActionType.EXTRACT, selector="li")]
     info = {
         "look": NLWebActionInfo(hints=ActionHints(read_only=True)),
@@ -498,8 +499,7 @@ said.textContent = 'Your order A-1001 is on its way. PIN s3cret-pin'; note.textC
     ordered = answer(running, asked, **{"agent3:confirm": True})
     assert isinstance(ordered, Done), ordered
     assert value_of(ordered.parts) == {"done": "order", "page": f"{site.url}/desk", "seen": ["Thank you, Ann"]}
-    asked = call(running, "bell", capability="order", input={"product": "Green mug"})
-    missing = answer(running, asked, **{"agent3:confirm": True})
+    missing = call(running, "bell", capability="pick", input={"product": "Green mug"})
     assert isinstance(missing, Failed)
     assert missing.code == "element_missing"
     assert "'Green mug' was not found on the page." in missing.message
