@@ -285,9 +285,10 @@ class Mailboxes:
             self.end_task(task)
         if tasks:
             await asyncio.wait(tasks, timeout=_GRACE)
-        for queue in self._queues.values():
+        while self._queues:  # somebody else may open one while another is closed
+            _, queue = self._queues.popitem()
             await queue.aclose()
-        self._database, self._queues, self._answers, self._open = None, {}, {}, False
+        self._database, self._answers, self._open = None, {}, False
 
 
 async def _process(queue: MessageQueue, lease: Lease, handle: Handle) -> None:
