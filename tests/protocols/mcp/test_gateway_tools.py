@@ -171,7 +171,7 @@ def test_every_tool_says_in_one_form_what_went_wrong(
     house: Hosted, tool: str, arguments: dict[str, Any], code: str, status: int
 ) -> None:
     async def story() -> None:
-        async with speaking(house) as wire:
+        async with speaking(house, capabilities={}) as wire:
             told = await wire("tools/call", name=tool, arguments=arguments)
         assert told["isError"]
         body = told["structuredContent"]
@@ -309,7 +309,7 @@ def test_a_task_of_somebody_else_is_not_there(house: Hosted) -> None:
 
 def test_a_large_result_is_a_resource_of_its_owner(house: Hosted) -> None:
     async def story() -> None:
-        async with speaking(house) as alice, speaking(house, "bob") as bob:
+        async with speaking(house, "alice", {}) as alice, speaking(house, "bob", {}) as bob:
             answer = await alice.call("big", {"text": "ab"})
             (link,) = [one for one in answer["content"] if one["type"] == "resource_link"]
             uri = link["uri"]

@@ -330,7 +330,8 @@ def test_what_may_have_run_when_the_session_was_lost_is_repeated_only_if_harmles
 class Caller:
     """A legacy site that asks on the stream of no request, which takes a moment to open; unheard if nobody listens."""
 
-    def __init__(self) -> None:
+    def __init__(self, hang_ups: int = 0) -> None:
+        self.hang_ups = hang_ups  # so many answers find that the connection is closed
         self.streams: dict[str, web.StreamResponse] = {}
         self.asked: dict[str, asyncio.Future[Any]] = {}
         self.ended: dict[str, asyncio.Event] = {}
@@ -355,7 +356,10 @@ class Caller:
 
     async def post(self, request: web.Request) -> web.Response:
         message = await request.json()
-        if "method" not in message:
+        if "method" not in message and self.hang_ups and request.transport is not None:
+            self.hang_ups -= 1
+            request.transport.close()
+        elif "method" not in message:
             self.asked[message["id"]].set_result(message["result"])
         if "method" not in message or "id" not in message:
             return web.Response(status=202)
@@ -392,14 +396,17 @@ async def standing(app: web.Application) -> AsyncIterator[str]:
         await runner.cleanup()
 
 
-def test_a_question_that_belongs_to_no_request_is_heard_by_the_first_call_too(monkeypatch: pytest.MonkeyPatch) -> None:
+@pytest.mark.parametrize("hang_ups", [0, 2])
+def test_a_question_that_belongs_to_no_request_is_heard_by_the_first_call_too_and_its_answer_arrives(
+    monkeypatch: pytest.MonkeyPatch, hang_ups: int
+) -> None:
     monkeypatch.setattr("agent3.protocols.mcp.client.upstream._STREAM_WAIT", 60.0)
 
     async def answer(method: str, params: dict[str, Any]) -> dict[str, Any]:
         return {"action": "accept", "content": {"text": "here"}}
 
     async def story() -> None:
-        async with standing(Caller().app()) as url, pool() as upstreams:
+        async with standing(Caller(hang_ups).app()) as url, pool() as upstreams:
             upstream = upstreams.get(url, None, {"registered": True})
             result = await upstream.request("tools/call", ECHO, lambda: PendingRequest(on_request=answer))
             assert result["structuredContent"]["text"] == "here"

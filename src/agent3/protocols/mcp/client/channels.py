@@ -67,6 +67,8 @@ _RENEWALS = 2
 """How often one request is repeated with a better credential: once for a missing one, once for a wider scope."""
 _MOVES = 3
 """Redirects that one channel follows."""
+_TELLINGS = 3
+"""How often a notification or an answer is posted where the connection breaks."""
 _COURTESY = 2.0
 """Seconds that telling a server of a cancellation or of the end of a session may take."""
 _DRAIN = 0.02
@@ -368,6 +370,21 @@ class HTTPChannel:
                 task.cancel()
 
     async def tell(self, body: bytes, headers: Mapping[str, str]) -> None:
+        """Post a notification or an answer, and again where the connection broke, since it may arrive twice.
+
+        Servers close connections that were idle, at times just when one is used again. An answer to a question that is
+        lost in this way would leave the call waiting.
+        """
+        for _ in range(_TELLINGS - 1):
+            try:
+                await self._post(body, headers)
+            except Unavailable:
+                log.debug("%s is told again", self.place)
+            else:
+                return
+        await self._post(body, headers)
+
+    async def _post(self, body: bytes, headers: Mapping[str, str]) -> None:
         try:
             async with asyncio.timeout(_COURTESY * 5), self._open("POST", body, headers) as answer:
                 content = b"".join([chunk async for chunk in answer])
@@ -604,7 +621,7 @@ class OldHTTPChannel(HTTPChannel):
         answer: asyncio.Future[dict[str, Any]] = asyncio.get_running_loop().create_future()
         self._waiting[key] = answer, pending
         try:
-            await self.tell(body, headers)
+            await self._post(body, headers)
             return parse_result(await answer, self.place)
         except asyncio.CancelledError:
             spawn(self._tasks, self._tell_cancelled({"requestId": key}, headers))
