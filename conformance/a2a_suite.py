@@ -89,7 +89,6 @@ class Known:
 
 
 _SHIPPED = ("1.0-library-default", "1.0-gateway-default")
-_REUSED = "the kit sends different messages under one messageId; ours refuses the second rather than lose or double it"
 _CLOSED = "the kit listens on this machine; webhooks to loopback are closed until [callbacks] opens them"
 _UNRESOLVED = "the kit names example.com, which has to resolve before a webhook is taken; without a network it does not"
 _ONE_CARD = "a client that names no version gets one card for all generations, and the kit knows the fields of 1.0 only"
@@ -121,11 +120,6 @@ KNOWN: tuple[Known, ...] = (
             ("test_agent_card_validates_against_schema", _ONE_CARD),
             ("test_create_push_config", _UNRESOLVED),
             ("TestPushNotificationDelivery", _CLOSED),
-            ("CORE-EXECUTION-MODE-001", _REUSED),
-            ("CORE-EXECUTION-MODE-002", _REUSED),
-            ("CORE-MULTI-001a", _REUSED),
-            ("CORE-MULTI-002a", _REUSED),
-            ("CORE-MULTI-003", _REUSED),
         )
     ),
 )

@@ -28,6 +28,7 @@ from agent3.protocols.a2a.wire.types import (
     Part,
     Role,
     Search,
+    Send,
     State,
     StatusUpdate,
     Subscribe,
@@ -165,7 +166,7 @@ def test_a_message_becomes_a_task_that_can_be_read_again(url: str) -> None:
     asyncio.run(main())
 
 
-def test_the_same_message_gets_the_same_task_and_another_under_its_id_a_conflict(every_url: str) -> None:
+def test_the_same_message_gets_the_same_task_and_another_under_its_id_a_new_one(every_url: str) -> None:
     async def main() -> None:
         agent = LocalAgent("target")
         ran: list[str] = []
@@ -176,15 +177,25 @@ def test_the_same_message_gets_the_same_task_and_another_under_its_id_a_conflict
             await asyncio.sleep(0)
             return f"{len(ran)}"
 
+        agent.capability(name="other")(count)
+
+        def to_count(text: str, **more: Any) -> Send:
+            return say(text, "m1", **{**skill("count"), **more})
+
         async with a_bench(agent, every_url) as bench:
-            both = await asyncio.gather(*(bench.engine.send(ALICE, say("x", "m1")) for _ in range(3)))
-            again = await bench.engine.send(ALICE, say("x", "m1"))
-            streamed = await heard(bench.engine.stream(ALICE, say("x", "m1")))
+            both = await asyncio.gather(*(bench.engine.send(ALICE, to_count("x")) for _ in range(3)))
+            again = await bench.engine.send(ALICE, to_count("x"))
+            streamed = await heard(bench.engine.stream(ALICE, to_count("x")))
             assert {as_task(entry).id for entry in (*both, again, streamed[0][1])} == {as_task(again).id}
             assert ran == ["x"]
-            with pytest.raises(Conflict):
-                await bench.engine.send(ALICE, say("y", "m1"))
-            assert as_task(await bench.engine.send(BOB, say("y", "m1"))).id != as_task(again).id
+            other = as_task(await bench.engine.send(ALICE, to_count("y")))
+            assert as_task(await bench.engine.send(ALICE, to_count("y"))).id == other.id
+            elsewhere = as_task(await bench.engine.send(ALICE, to_count("x", context_id="another")))
+            stranger = as_task(await bench.engine.send(BOB, to_count("x")))
+            assert len({as_task(again).id, other.id, elsewhere.id, stranger.id}) == 4
+            assert ran == ["x", "y", "x", "x"]
+            with pytest.raises(Conflict, match="m1"):  # the same words, for something else
+                await bench.engine.send(ALICE, to_count("x", **skill("other")))
 
     asyncio.run(main())
 
@@ -373,7 +384,7 @@ def test_a_question_is_answered_by_the_next_message(every_url: str) -> None:
             assert said[:3] == [(Role.USER, "pizza"), (Role.AGENT, "Welcome."), (Role.AGENT, "Which size?")]
             assert (said[3], said[5]) == ((Role.USER, "huge"), (Role.USER, "large"))
             assert as_task(await bench.engine.send(ALICE, say("large", "m3", task_id=task.id))) == done
-            with pytest.raises(Conflict):
+            with pytest.raises(InvalidTaskState):  # another one under its id, and nothing is asked any more
                 await bench.engine.send(ALICE, say("small", "m3", task_id=task.id))
 
     asyncio.run(main())

@@ -8,6 +8,7 @@ everything after that is reported by the task.
 from __future__ import annotations
 
 import asyncio
+import hashlib
 from collections.abc import AsyncGenerator, AsyncIterator, Awaitable, Callable, Sequence
 from contextlib import aclosing
 from typing import TYPE_CHECKING, Any, Final, NamedTuple, Protocol, TypeAlias, TypeVar
@@ -96,6 +97,7 @@ _QUERY: Final = 1_000
 """Characters of what is searched for."""
 _ID: Final = 500
 """Characters of an id that a client chooses: they are remembered, and are keys in the tables."""
+_sorted: Final = msgspec.json.Encoder(order="deterministic")
 _USUAL_MODES: Final = Capability(name="").input_modes
 
 
@@ -187,7 +189,7 @@ class Engine:
     async def send(self, caller: Caller, request: Send) -> Reply:
         """Send a message; its task when that has ended or asks, or at once if it is not to be waited for.
 
-        The same message again gets the same answer; another one under its id is a Conflict.
+        The same message again, with its id, parts and context, gets the same answer. With others it is a new one.
         """
         if request.message.task_id or request.task_alias is not None:
             job = await self._find_continued(caller, request)
@@ -425,7 +427,7 @@ class Engine:
         if request.task_alias is not None:
             meta[META_ALIAS] = request.task_alias
         # Two messages with the same identity are the same message.
-        identity = request.task_alias or (message.message_id if self._idempotent else self._env.id())
+        identity = request.task_alias or (_identify(message) if self._idempotent else self._env.id())
         call = Call(
             id=self._env.id(),
             principal=caller.principal,
@@ -595,14 +597,15 @@ class Engine:
         return tuple(replace(part, meta={**part.meta, "messageId": message.message_id}) for part in parts)
 
     async def _has_message(self, job: Job, message: Message) -> bool:
-        """Whether a task has received this message; Conflict where it received another one under the same id."""
+        """Whether a task has received this message; another one under its id is a new one."""
         lines = await lines_until(self._jobs, job.id, job.seq) if job.turn > 1 else []
         later = [read_message(line.event) for line in lines if line.event.kind == "message"]
         received = [first_message(job.call), *(each for each in later if each is not None)]
-        same = [each for each in received if each.message_id == message.message_id and message.message_id]
-        if same and all(each.parts != message.parts for each in same):
-            raise _reused_id(Send(message=message))
-        return bool(same)
+        return any(
+            each.message_id == message.message_id and each.parts == message.parts
+            for each in received
+            if message.message_id
+        )
 
     # How it stands
 
@@ -655,8 +658,18 @@ class Engine:
         return [fold(job, lines.get(job.id, []), self._link) for job in jobs]
 
 
+def _identify(message: Message) -> str:
+    """What makes a message that begins a task the same one when it comes again.
+
+    An id alone does not: people who write requests by hand, and the official kit, use one id for all they say, and mean
+    each. A client that repeats a message whose answer was lost sends the same content.
+    """
+    content = _sorted.encode((message.context_id, message.parts))
+    return f"{message.message_id}:{hashlib.sha256(content).hexdigest()[:32]}"
+
+
 def _reused_id(request: Send) -> Conflict:
-    """The error for an id that is used again with another content."""
+    """The error for an id that is used again with the same words for something else."""
     if request.task_alias is not None:
         return Conflict(f"Task {request.task_alias} was begun with another message. Give the new one an id of its own.")
     return Conflict(
