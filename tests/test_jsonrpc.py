@@ -22,7 +22,7 @@ from agent3.errors import (
     TooLarge,
     ValidationError,
 )
-from agent3.jsonrpc import Frame, Limits, Request, Response, SSEParser, encode_event, parse
+from agent3.jsonrpc import Frame, Limits, Request, Response, SSEParser, decode, encode_event, parse
 
 BATCHES = Limits(batch=3)
 STRICT = Limits(strict=True)
@@ -175,6 +175,21 @@ def test_the_scan_is_linear_on_hostile_bytes(piece: bytes) -> None:
     body = b'["' + b"[" * 100 + piece * ((1 << 20) // len(piece) - 60)
     with pytest.raises(RequestError):
         parse(body)
+
+
+def test_lenient_takes_a_byte_order_mark_and_halves_of_characters() -> None:
+    lenient = Limits(lenient=True)
+    for body, value in (
+        (b'\xef\xbb\xbf["a"]', ["a"]),
+        (rb'"cut \ud83d"', "cut \ufffd"),
+        (rb'"\ude00 \ud83d\ud83d\ude00 \\ud83d"', "\ufffd \ufffd\U0001f600 \\ud83d"),
+    ):
+        assert decode(body, lenient) == value
+        with pytest.raises(ParseError):
+            decode(body)
+    for body in (b"oops", rb'"\ud83d', rb'["\ud83d",'):
+        with pytest.raises(ParseError):
+            decode(body, lenient)
 
 
 def test_strict_refuses_duplicate_keys_and_unsafe_integers() -> None:

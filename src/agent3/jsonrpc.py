@@ -70,7 +70,8 @@ class Limits:
     """What is accepted: bytes of a body, nesting depth, values in all, digits of a number, messages in a batch.
 
     ``batch`` 0 refuses batches. ``strict`` is for signed messages: it refuses duplicate keys and integers beyond
-    ±(2^53 - 1), because different readers understand them differently.
+    ±(2^53 - 1), because different readers understand them differently. ``lenient`` is for answers, where the work is
+    done: it takes a byte order mark, and U+FFFD for half of a character, as a text has that was cut in JavaScript.
     """
 
     body: int = 1 << 20
@@ -79,6 +80,7 @@ class Limits:
     digits: int = 64
     batch: int = 0
     strict: bool = False
+    lenient: bool = False
 
 
 LIMITS = Limits()
@@ -112,6 +114,8 @@ Message: TypeAlias = Request | Response
 # --- decoding ---------------------------------------------------------------------------------------------------------
 
 _STRINGS = re.compile(rb'"(?:[^"\\]++|\\.)*+(?:"|\\?\Z)', re.DOTALL)
+_ESCAPES = re.compile(rb"\\(?:u[dD][89abAB]..\\u[dD][c-fC-F]..|(u[dD][89a-fA-F]..)|.)", re.DOTALL)
+"""An escaped pair of surrogates; or one alone, as the group; or any other escape."""
 _NOT_BRACKETS = bytes(set(range(256)) - set(b"[]{}"))
 _STEPS = {code: 1 if code in b"[{" else -1 for code in b"[]{}"}
 _MAX_SAFE_INTEGER = 2**53 - 1
@@ -156,7 +160,7 @@ def decode(body: bytes, limits: Limits = LIMITS) -> Any:
     """Decode JSON. Raises ParseError, or TooLarge before anything is decoded."""
     check_bytes(body, limits)
     try:
-        value = msgspec.json.decode(body)
+        value = _decode_leniently(body) if limits.lenient else msgspec.json.decode(body)
     except (msgspec.MsgspecError, UnicodeDecodeError) as reason:
         raise ParseError(f"The body is not JSON: {reason}") from None
     except RecursionError:
@@ -165,6 +169,17 @@ def decode(body: bytes, limits: Limits = LIMITS) -> Any:
         # msgspec keeps the last of two equal keys without a word, so the standard library checks a second time.
         json.loads(body.decode(), object_pairs_hook=_refuse_duplicates, parse_int=_parse_safe_integer)
     return value
+
+
+def _decode_leniently(body: bytes) -> Any:
+    body = body.removeprefix(b"\xef\xbb\xbf")
+    try:
+        return msgspec.json.decode(body)
+    except msgspec.DecodeError:
+        whole = _ESCAPES.sub(lambda found: found[0] if found[1] is None else b"\\ufffd", body)
+        if whole == body:
+            raise
+        return msgspec.json.decode(whole)
 
 
 async def decode_large(body: bytes, limits: Limits) -> Any:

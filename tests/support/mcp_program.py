@@ -23,7 +23,7 @@ TOOLS = [
     {"name": "echo", "inputSchema": ECHO, "annotations": {"readOnlyHint": True}},
     {"name": "environment", "inputSchema": TEXT},
     {"name": "research", "inputSchema": TEXT, "execution": {"taskSupport": "required"}},
-    {"name": "ask", "inputSchema": {"type": "object"}},
+    {"name": "ask", "inputSchema": {"type": "object", "properties": None, "required": None}, "outputSchema": None},
 ]
 SAMPLE = {"name": "sample", "inputSchema": {"type": "object"}}
 """Offered only to clients that have a model."""

@@ -345,6 +345,9 @@ def test_tools_for_able_clients_are_listed_too() -> None:
         words = mcp_program.command()
         async with talking(Command(words[0], tuple(words[1:])).address) as talk:
             assert talk.agent.capability("sample") is not None
+            asks = talk.agent.capability("ask")
+            assert asks is not None
+            assert asks.input_schema == {"type": "object"}  # some write null for what they leave out
 
     run(story())
 

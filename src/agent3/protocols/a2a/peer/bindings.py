@@ -43,7 +43,7 @@ if TYPE_CHECKING:
 
 __all__ = ["BINDINGS", "Binding", "GrpcBinding", "Interface", "RequestOptions", "grpc_url"]
 
-LIMITS: Final = jsonrpc.Limits(body=16 << 20, nodes=500_000)
+LIMITS: Final = jsonrpc.Limits(body=16 << 20, nodes=500_000, lenient=True)
 """What an agent may answer: more than a stranger may send, since the operator chose the agent."""
 _STREAM_BYTES: Final = 256 << 20
 """Bytes of a whole stream; each of its events is bounded like an answer."""

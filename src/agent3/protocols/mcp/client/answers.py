@@ -1,7 +1,7 @@
 """What MCP servers answer, translated to the gateway's model: results and errors to outcomes, requests to questions.
 
-Pure functions over decoded JSON. A server is not trusted to send what it should: a block that cannot be read is a
-malformed response, never a crash.
+Pure functions over decoded JSON. A server is not trusted to send what it should: a block that cannot be read is passed
+on as the JSON that it is. By then the tool has done its work, and the rest of the result must not be lost with it.
 """
 
 from __future__ import annotations
@@ -30,9 +30,10 @@ from agent3.model import Answer, Call, Done, Event, Failed, Needs, Outcome, Part
 from agent3.protocols.mcp.client.channels import ServerError, params_of
 from agent3.protocols.mcp.meta_keys import BLOCK, PASSED, REQUEST, RESERVED, STRUCTURED
 
-__all__ = ["block_to_part", "content_to_parts", "encode_elicit_result", "encode_responses", "error_to_needs",
-           "handshake_task_to_outcome", "notification_to_event", "request_to_question", "requests_to_needs",
-           "result_to_outcome", "server_error_to_error", "task_to_outcome", "unwrap_result"]  # fmt: skip
+__all__ = ["block_to_part", "content_to_parts", "decode_base64", "encode_elicit_result", "encode_responses",
+           "error_to_needs", "handshake_task_to_outcome", "notification_to_event", "request_to_question",
+           "requests_to_needs", "result_to_outcome", "server_error_to_error", "task_to_outcome",
+           "unwrap_result"]  # fmt: skip
 
 _SHORTEST_POLL, _LONGEST_POLL = 0.05, 60.0
 _LONGEST_PAUSE = 3_600.0
@@ -58,9 +59,9 @@ def result_to_outcome(result: Mapping[str, Any], call: Call) -> Outcome:
     if passed:
         structured = result.get("structuredContent")
         last = () if structured is None else (Part(data=structured, meta={STRUCTURED: True}),)
-        parts = (*(block_to_part(block, call.agent) for block in result.get("content") or ()), *last)
+        parts = (*map(block_to_part, _blocks_in(result)), *last)
     else:
-        parts = content_to_parts(result, call.agent)
+        parts = content_to_parts(result)
     meta = result.get("_meta")
     kept = {key: value for key, value in meta.items() if not key.startswith(RESERVED)} if isinstance(meta, dict) else {}
     if result.get("isError"):
@@ -81,42 +82,64 @@ def unwrap_result(result: dict[str, Any], schema: Mapping[str, Any] | None) -> d
     if schema:
         wrapped = isinstance(schema.get("type"), str) and schema["type"] != "object"
     else:  # then its text tells: it has the value alone
-        texts = [block.get("text") for block in result.get("content") or () if isinstance(block, dict)]
+        texts = [block.get("text") for block in _blocks_in(result) if isinstance(block, dict)]
         value = structured["result"]
         wrapped = len(texts) == 1 and (texts[0] == value or _repeats(Part(text=texts[0]), value))
     return {**result, "structuredContent": structured["result"]} if wrapped else result
 
 
+_UNREADABLE = (AttributeError, KeyError, TypeError, ValueError)
 _PLAIN_KEYS = {"text": {"type", "text"}, "image": {"type", "data", "mimeType"}, "audio": {"type", "data", "mimeType"}}
 """Keys of a block that a plain part can express by itself."""
 
 
-def block_to_part(block: Any, who: str) -> Part:
+def _blocks_in(result: Mapping[str, Any]) -> list[Any]:
+    """The content of a result; a single block, and a mere text, where a server gives no list."""
+    content = result.get("content")
+    if content is None:
+        return []
+    return content if isinstance(content, list) else [content]
+
+
+def block_to_part(block: Any) -> Part:
     """A content block as a part that can be turned back into it: what a plain part cannot say is kept in its meta."""
+    block = _drop_nulls(block)
     try:
-        part = _to_part(block)
-        bare = Part(text=part.text, raw=part.raw, url=part.url, name=part.name, media_type=part.media_type)
-        kind = block["type"]
-        is_typed = bare.media_type is None or bare.media_type.startswith(kind)
-        if block.keys() <= _PLAIN_KEYS.get(kind, set()) and is_typed:
-            return bare
-        if kind == "resource":
-            # An empty payload stays, to tell text from bytes.
-            inner = {key: "" if key in ("text", "blob") else value for key, value in block["resource"].items()}
-            frame = {**block, "resource": inner}
-        else:
-            frame = {key: value for key, value in block.items() if key not in ("text", "data")}
-        return replace(bare, meta={BLOCK: frame})
-    except (AttributeError, KeyError, TypeError, ValueError) as error:
-        raise MalformedResponse(f"{who} answered with content that cannot be read: {error!r}.") from None
+        part = _read_block(block)
+    except _UNREADABLE:
+        return _show_block(block)
+    bare = Part(text=part.text, raw=part.raw, url=part.url, name=part.name, media_type=part.media_type)
+    kind = block["type"]
+    is_typed = bare.media_type is None or bare.media_type.startswith(kind)
+    if block.keys() <= _PLAIN_KEYS.get(kind, set()) and is_typed:
+        return bare
+    if kind == "resource":
+        # An empty payload stays, to tell text from bytes.
+        inner = {key: "" if key in ("text", "blob") else value for key, value in block["resource"].items()}
+        frame = {**block, "resource": inner}
+    elif kind == "resource_link":
+        frame = {**block, "name": part.name}
+    else:
+        frame = {key: value for key, value in block.items() if key not in ("text", "data")}
+    return replace(bare, meta={BLOCK: frame})
 
 
-def content_to_parts(result: Mapping[str, Any], who: str) -> tuple[Part, ...]:
+def _drop_nulls(block: Any) -> Any:
+    """The block without the optional keys that some servers send as null, of its resource too."""
+    if not isinstance(block, dict):
+        return block
+    return {
+        key: {name: inner for name, inner in value.items() if inner is not None}
+        if key == "resource" and isinstance(value, dict)
+        else value
+        for key, value in block.items()
+        if value is not None
+    }
+
+
+def content_to_parts(result: Mapping[str, Any]) -> tuple[Part, ...]:
     """The content as parts, structured content last; texts that only repeat it are left out."""
-    try:
-        parts = [_to_part(block) for block in result.get("content") or []]
-    except (AttributeError, KeyError, TypeError, ValueError) as error:
-        raise MalformedResponse(f"{who} answered with content that cannot be read: {error!r}.") from None
+    parts = [_to_part(block) for block in _blocks_in(result)]
     structured = result.get("structuredContent")
     if structured is None:
         return tuple(parts)
@@ -146,15 +169,30 @@ def _repeats(part: Part, structured: Any) -> bool:
         return False
 
 
-def _to_part(block: Mapping[str, Any]) -> Part:
+def _to_part(block: Any) -> Part:
+    """The part that a block stands for."""
+    block = _drop_nulls(block)
+    try:
+        return _read_block(block)
+    except _UNREADABLE:
+        return _show_block(block)
+
+
+def _show_block(block: Any) -> Part:
+    """A block that cannot be read, as it is: a mere text as one, anything else as JSON."""
+    return Part(text=block if isinstance(block, str) else msgspec.json.encode(block).decode())
+
+
+def _read_block(block: Mapping[str, Any]) -> Part:
     kind = block["type"]
     meta = dict(block.get("_meta") or {})
     if annotations := block.get("annotations"):
         meta["annotations"] = annotations
     if kind == "text":
-        return Part(text=_check_text(block["text"]), meta=meta)
+        text = block.get("text", "")
+        return Part(text=text if isinstance(text, str) else msgspec.json.encode(text).decode(), meta=meta)
     if kind in ("image", "audio"):
-        return Part(raw=base64.b64decode(block["data"], validate=True), media_type=_media_type(block), meta=meta)
+        return Part(raw=decode_base64(block["data"]), media_type=_media_type(block), meta=meta)
     if kind == "resource_link":
         described = {key: block[key] for key in ("title", "description", "size") if block.get(key) is not None}
         name = _check_text(block.get("name") or block["uri"])
@@ -165,10 +203,22 @@ def _to_part(block: Mapping[str, Any]) -> Part:
         uri = _check_text(resource["uri"])
         media_type, meta = _media_type(resource), {**meta, "uri": uri}
         if "blob" in resource:
-            raw = base64.b64decode(resource["blob"], validate=True)
+            raw = decode_base64(resource["blob"])
             return Part(raw=raw, media_type=media_type, name=uri, meta=meta)
         return Part(text=_check_text(resource["text"]), media_type=media_type, name=uri, meta=meta)
     raise ValueError(f"a block of the unknown type {str(kind)[:64]!r}")
+
+
+def decode_base64(text: str) -> bytes:
+    """The bytes in base64 as servers write it: also in lines, as a data: URL, in the alphabet of URLs, or unpadded.
+
+    ValueError for anything else.
+    """
+    try:
+        return base64.b64decode(text, validate=True)
+    except ValueError:
+        bare = "".join((text.partition(",")[2] if text.startswith("data:") else text).split()).rstrip("=")
+        return base64.b64decode(bare + "=" * (-len(bare) % 4), altchars="-_", validate=True)
 
 
 def _media_type(block: Mapping[str, Any]) -> str | None:

@@ -57,7 +57,7 @@ log = logger("mcp")
 
 T = TypeVar("T")
 
-LIMITS = jsonrpc.Limits(body=16 << 20, nodes=500_000)
+LIMITS = jsonrpc.Limits(body=16 << 20, nodes=500_000, lenient=True)
 """What an upstream may answer: more than a stranger may send, because the operator chose it."""
 FOREVER = 86_400.0
 """Seconds after which even a silent stream ends; normally the clock of the pending request ends it first."""

@@ -81,6 +81,8 @@ _AGAIN = (
 _OTHER_PROGRAM = "If it asks by its result, add it again with --era modern."
 _REJECTED = -1
 """The error code for a person's refusal of sampling."""
+_VALUES = frozenset({"const", "default", "enum", "examples"})
+"""Keywords of JSON Schema that hold values, which may be null."""
 _MOST_EVENTS = 10_000
 """Events that one call may emit; further notifications only show that it is alive."""
 
@@ -556,11 +558,24 @@ def _describe(info: Mapping[str, Any], tools: Sequence[Any], place: str) -> str:
     return one_line(f"{name} tools: {listed}", _DESCRIPTION)
 
 
+def _drop_nulls(schema: Any) -> Any:
+    """The schema without keywords that are null: servers in Go write so what they leave out, such as ``required``."""
+    if isinstance(schema, list):
+        return [_drop_nulls(item) for item in schema]
+    if not isinstance(schema, dict):
+        return schema
+    return {
+        key: value if key in _VALUES else _drop_nulls(value)
+        for key, value in schema.items()
+        if value is not None or key in _VALUES
+    }
+
+
 def _to_capability(
     tool: Mapping[str, Any], pattern: Route, session: Session, ceiling: float, asks: bool
 ) -> Capability | None:
     """A tool as a capability, its schemas unchanged; None, and a warning, for one that cannot be called."""
-    name, schema = tool.get("name"), tool.get("inputSchema")
+    name, schema = tool.get("name"), _drop_nulls(tool.get("inputSchema"))
     if not isinstance(name, str) or not name or not isinstance(schema, dict):
         log.warning("%s lists a tool without name or schema; it is left out", session.channel.place)
         return None
@@ -570,7 +585,7 @@ def _to_capability(
     given = tool.get("annotations")
     annotations: dict[str, Any] = given if isinstance(given, dict) else {}
     titles = (tool.get("title"), annotations.get("title"))
-    examples, output = schema.get("examples"), tool.get("outputSchema")
+    examples, output = schema.get("examples"), _drop_nulls(tool.get("outputSchema"))
     read_only = annotations.get("readOnlyHint") is True
     return Capability(
         name=name,

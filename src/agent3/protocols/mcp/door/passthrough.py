@@ -7,7 +7,6 @@ given. The door then tells it to clients of either era. Tools are not here: they
 from __future__ import annotations
 
 import asyncio
-import base64
 from collections import Counter
 from collections.abc import Awaitable, Callable, Mapping, Sequence
 from typing import Any, Literal, NamedTuple, TypeVar
@@ -29,7 +28,13 @@ from agent3.identity.secrets import Secret, Vault
 from agent3.model import Call, Done, Needs, Part, Question, Route
 from agent3.observe.logs import get as logger
 from agent3.observe.metrics import METRICS
-from agent3.protocols.mcp.client.answers import block_to_part, encode_responses, request_to_question, requests_to_needs
+from agent3.protocols.mcp.client.answers import (
+    block_to_part,
+    decode_base64,
+    encode_responses,
+    request_to_question,
+    requests_to_needs,
+)
 from agent3.protocols.mcp.client.channels import OnNotification, ServerError, spawn
 from agent3.protocols.mcp.client.connector import (
     MCPConnector,
@@ -184,7 +189,7 @@ class Passthrough:
             if not isinstance(given, list):
                 raise MalformedResponse(f"The server answered the prompt {name[:200]!r} without messages.")
             messages = [message if isinstance(message, dict) else {} for message in given]
-            parts = tuple(block_to_part(message.get("content"), "The server") for message in messages)
+            parts = tuple(block_to_part(message.get("content")) for message in messages)
             safe = _redact_outcome(Done(parts, meta=_own_meta(result)), opened.hidden)
             roles: list[Literal["user", "assistant"]]
             roles = ["assistant" if message.get("role") == "assistant" else "user" for message in messages]
@@ -465,13 +470,14 @@ def _common_fields(item: Mapping[str, Any], name: str) -> dict[str, Any]:
 
 
 def _contents_to_part(item: Any, uri: str) -> Part:
-    if not isinstance(item, dict) or not isinstance(item.get("blob", item.get("text")), str):
+    blob = item.get("blob") if isinstance(item, dict) else None
+    if not isinstance(item, dict) or not isinstance(item.get("text") if blob is None else blob, str):
         raise MalformedResponse(f"The server answered a read of {uri[:200]!r} with contents that cannot be read.")
     meta = {**_table(item, "_meta"), URI: item.get("uri") if isinstance(item.get("uri"), str) else uri}
-    if "blob" not in item:
+    if blob is None:
         return Part(text=item["text"], media_type=_text(item, "mimeType"), meta=meta)
     try:
-        raw = base64.b64decode(item["blob"], validate=True)
+        raw = decode_base64(blob)
     except ValueError:
         raise MalformedResponse(f"The server answered a read of {uri[:200]!r} with invalid base64.") from None
     return Part(raw=raw, media_type=_text(item, "mimeType"), meta=meta)

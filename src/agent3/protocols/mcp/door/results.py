@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import base64
 from collections.abc import Mapping, Sequence
+from contextlib import suppress
 from typing import Any
 from urllib.parse import quote
 
@@ -12,7 +13,7 @@ import msgspec
 from mcp.shared.exceptions import MCPError
 from mcp_types.version import MODERN_PROTOCOL_VERSIONS, is_version_at_least
 from msgspec import UnsetType
-from pydantic import TypeAdapter
+from pydantic import TypeAdapter, ValidationError
 
 from agent3.model import Done, Failed, Needs, Part, Working, encode
 from agent3.protocols.mcp.door.toolset import FilledPrompt
@@ -174,7 +175,8 @@ def _to_blocks(parts: Sequence[Part], version: str) -> list[wire.ContentBlock]:
 
 def _to_block(part: Part, number: int, version: str) -> wire.ContentBlock:
     if BLOCK in part.meta and part.artifact is None:
-        return _restore_block(part, part.meta[BLOCK])
+        with suppress(ValidationError):  # what the protocol does not allow is left out of the block
+            return _restore_block(part, part.meta[BLOCK])
     meta = _own_meta(part)
     block: wire.ContentBlock
     if isinstance(part.meta.get(URI), str) and part.url is None and part.artifact is None:
@@ -202,7 +204,8 @@ def _to_block(part: Part, number: int, version: str) -> wire.ContentBlock:
         else:  # links are newer than the oldest versions
             block = _text(name if name == uri else f"{name}: {uri}", meta)
     if ANNOTATIONS in part.meta:
-        block.annotations = wire.Annotations.model_validate(part.meta[ANNOTATIONS])
+        with suppress(ValidationError):
+            block.annotations = wire.Annotations.model_validate(part.meta[ANNOTATIONS])
     return block
 
 
