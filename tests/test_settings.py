@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import re
 from pathlib import Path
+from typing import get_type_hints
 
 import pytest
 
@@ -106,6 +107,16 @@ def test_the_environment_speaks_every_type() -> None:
     assert settings.outbound.allow_private
     assert settings.server.allowed_hosts == ("a.test", "b.test")
     assert settings.server.allowed_origins == (), "an empty text names nobody, not the empty name"
+
+
+@pytest.mark.parametrize("name", get_type_hints(Settings))
+def test_every_table_can_be_written_in_a_file(tmp_path: Path, name: str) -> None:
+    """``[access]`` was documented and refused: what a client may do by default could not be said."""
+    is_list = isinstance(getattr(Settings(), name), tuple)
+    load(written(tmp_path, f"{name} = []\n" if is_list else f"[{name}]\n"), {})
+    text = '[access]\ndefault = "deny"\n[[clients]]\nid = "a"\nkey = "env:A"\ntenant = "blue"\n'
+    assert load(written(tmp_path, text), {}).access.default == "deny"
+    assert load(environment={"AGENT3_ACCESS_DEFAULT": "deny"}).access.default == "deny"
 
 
 @pytest.mark.parametrize(

@@ -267,12 +267,14 @@ class Pool:
         self.others: Others | None = None
         self.is_leaving = False
         """Whether connections are given to others as soon as they are idle, instead of being closed."""
+        self._connections: Collection[Any] = ()
         self._addresses: Counter[str] = Counter()
         self._found_full = float("-inf")
 
     def add(self, new: GuardedConnection) -> bool:
         """Take a new connection, and make room for it; whether there was some."""
         address = new.address
+        self._connections = new.connections
         self._addresses[address] += 1
         if self._addresses[address] > self.per_address and not _is_own(address):
             own = [one for one in new.connections if cast("GuardedConnection", one).address == address]
@@ -293,6 +295,14 @@ class Pool:
         self._addresses[old.address] -= 1
         if self._addresses[old.address] <= 0:
             del self._addresses[old.address]
+
+    def end(self, is_over: Callable[[Any], bool]) -> int:
+        """Close the connections whose request is being answered and is over, by its ASGI scope; how many there were."""
+        ended = [one for one in self._connections if one.answers(is_over)]
+        for one in ended:
+            one.transport.abort()
+            self.count("ended")
+        return len(ended)
 
     def _make_room(self, connections: Collection[Any], new: GuardedConnection, most: int) -> bool:
         """Close those that wait, the least deserving and the oldest first; whether the new one then has a place.
@@ -426,6 +436,10 @@ class GuardedConnection(HttpToolsProtocol):
         if cycle is None or cycle.response_complete:
             return True
         return cycle.more_body and not cycle.response_started and not self.flow.read_paused
+
+    def answers(self, judge: Callable[[Any], bool]) -> bool:
+        """Whether a request is being answered here of which this holds."""
+        return self._is_answering() and judge(self.cycle.scope)
 
     def evict(self) -> None:
         """Close it, for there is somebody who can do more with its place."""

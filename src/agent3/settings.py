@@ -13,7 +13,7 @@ import tomllib
 from collections.abc import Iterable, Mapping
 from difflib import get_close_matches
 from pathlib import Path
-from typing import Any, Literal, get_type_hints
+from typing import Any, Literal, get_args, get_origin, get_type_hints
 
 import msgspec
 from msgspec import Struct
@@ -301,6 +301,8 @@ class Client(Struct, frozen=True, forbid_unknown_fields=True):
     """``env:NAME``, or ``sha256:HEX`` of the key that it sends as ``Authorization: Bearer …`` or ``X-API-Key``."""
     scopes: tuple[str, ...] = ()
     """Scopes that rules can require."""
+    tenant: str = ""
+    """The tenant that it belongs to; it sees approvals of that one only, and rules can ask for it."""
     certificate: str = ""
     """The client certificate by which it is known: ``sha256:HEX`` of it, or ``subject:NAME``, its common name."""
     signing: str = ""
@@ -484,29 +486,13 @@ class Settings(Struct, frozen=True, forbid_unknown_fields=True):
     rates: tuple[Rate, ...] = ()
 
 
-_TABLES: dict[str, type[Struct]] = {
-    "server": Server,
-    "storage": Storage,
-    "calls": Calls,
-    "limits": Limits,
-    "outbound": Outbound,
-    "web": Web,
-    "llm": Llm,
-    "search": Search,
-    "callbacks": Callbacks,
-    "logs": Logs,
-    "oauth": OAuth,
-    "costs": Costs,
-}
-_LISTS: dict[str, type[Struct]] = {
-    "clients": Client,
-    "rules": Rule,
-    "approvals": ApprovalRule,
-    "prices": PriceRule,
-    "budgets": Budget,
-    "rates": Rate,
-    "routes": StandInRoute,
-}
+_TABLES: dict[str, type[Struct]] = {}
+_LISTS: dict[str, type[Struct]] = {}
+for _name, _kind in get_type_hints(Settings).items():
+    if issubclass(get_origin(_kind) or _kind, Struct):
+        _TABLES[_name] = _kind
+    else:
+        _LISTS[_name] = get_args(_kind)[0]
 _VARIABLES = (
     *("CONFIG", "DATA", "SERVER", "KEY", "BROWSER", "HOSTS", "HOST_KEYS", "NO_BROWSER", "NO_APT", "PYTHON", "VENV"),
     *("FAILPOINTS", "FAILPOINTS_SEED"),

@@ -6,9 +6,12 @@ import hashlib
 import http.client
 import json
 import re
+import socket
 import time
+from contextlib import ExitStack, suppress
 from pathlib import Path
 from typing import Any
+from urllib.parse import urlsplit
 
 import pytest
 
@@ -18,9 +21,9 @@ from agent3.identity.clients import StoredClients
 from agent3.identity.doorkeeper import Doorkeeper
 from agent3.model import LOCAL, Principal
 from agent3.observe.metrics import Metrics
-from agent3.settings import Server, Settings
+from agent3.settings import Client, Server, Settings
 from agent3.storage import Database
-from tests.support.gateway import gateway, run_agent3
+from tests.support.gateway import gateway, hosted, run_agent3
 from tests.support.mcp_serving import modern_request
 from tests.support.postgres import new_database_url
 from tests.support.storage import using
@@ -187,3 +190,40 @@ def test_commands_change_who_may_call_a_running_gateway_also_on_a_connection_tha
         connection.close()
         log = served.said()
     assert not re.search("|".join(map(re.escape, (first, second))), log)
+
+
+@pytest.mark.parametrize("how", ["rotate", "stop", "remove"])
+def test_a_stream_ends_with_the_key_that_it_was_opened_with_and_those_of_others_go_on(tmp_path: Path, how: str) -> None:
+    with hosted(tmp_path, settings=Settings(clients=(Client("other", "sha256:" + digest("other").hex()),))) as door:
+        clients = door.server.services.clients
+        key = door.run(clients.add("desk"))
+        listening = modern_request("subscriptions/listen", {"notifications": {"toolsListChanged": True}})
+        body = json.dumps(listening["json"]).encode()
+        with ExitStack() as stack:
+
+            def open_stream(key: str) -> socket.socket:
+                headers = {**listening["headers"], "authorization": f"Bearer {key}", "content-type": "application/json"}
+                lines = [f"POST /mcp HTTP/1.1\r\nhost: 127.0.0.1\r\ncontent-length: {len(body)}"]
+                lines += [f"{name}: {value}" for name, value in headers.items()]
+                opened = stack.enter_context(socket.create_connection(("127.0.0.1", urlsplit(door.url).port), 60))
+                opened.sendall("\r\n".join([*lines, "", ""]).encode() + body)
+                seen = b""
+                while b"acknowledged" not in seen:
+                    some = opened.recv(65_536)
+                    assert some, seen
+                    seen += some
+                return opened
+
+            cut, kept = open_stream(key), open_stream("other")
+            if how == "rotate":
+                door.run(clients.rotate("desk", 0.0))
+            else:
+                door.run(getattr(clients, how)("desk"))
+            with suppress(ConnectionError):
+                while cut.recv(65_536):
+                    pass
+            kept.setblocking(False)
+            with suppress(BlockingIOError):
+                while kept.recv(65_536):
+                    pass
+                pytest.fail("the stream of the other client ended as well")

@@ -51,6 +51,45 @@ def test_each_way_of_marking_hides_the_value_and_nothing_else() -> None:
     assert "Anna" in told
 
 
+MARK: dict[str, Any] = {"type": "string", "sensitive": True}
+
+
+@pytest.mark.parametrize(
+    ("schema", "given"),
+    [
+        ({"patternProperties": {"^k": MARK}}, {"k1": IBAN}),
+        ({"prefixItems": [{"type": "string"}, MARK]}, ["a", IBAN]),
+        ({"items": [{"type": "string"}, MARK]}, ["a", IBAN]),
+        ({"contains": MARK}, ["a", IBAN]),
+        ({"if": {"required": ["a"]}, "then": {"properties": {"b": MARK}}}, {"a": 1, "b": IBAN}),
+        ({"dependentSchemas": {"a": {"properties": {"b": MARK}}}}, {"a": 1, "b": IBAN}),
+        ({"unevaluatedProperties": MARK}, {"b": IBAN}),
+        ({"properties": {"b": {"$ref": "#/$defs/1"}}, "$defs": {"1": {"$ref": "#/$defs/2"}, "2": {"$ref": "#/$defs/3"},
+          "3": {"$ref": "#/$defs/4"}, "4": {"$ref": "#/$defs/5"}, "5": MARK}}, {"b": IBAN}),
+        ({"properties": {"b": {"$ref": "#name"}}, "$defs": {"n": {"$anchor": "name", **MARK}}}, {"b": IBAN}),
+        ({"properties": {"b": {"$ref": "#/$defs/x%20y/anyOf/0"}}, "$defs": {"x y": {"anyOf": [MARK]}}}, {"b": IBAN}),
+        ({"properties": {"inner": {"$ref": "#"}, "b": MARK}}, {"inner": {"inner": {"inner": {"b": IBAN}}}}),
+    ],
+)  # fmt: skip
+def test_no_way_of_writing_a_schema_shows_what_is_marked_in_it(schema: dict[str, Any], given: Any) -> None:
+    found = find_sensitive(Capability(name="x", input_schema=schema), b"key")
+    assert found is not None
+    assert IBAN not in json.dumps(found.hide_input(given))
+
+
+def test_what_an_answer_repeats_is_hidden_in_every_way_of_writing_it() -> None:
+    found = find_sensitive(Capability(name="x", input_schema=SCHEMA), b"key")
+    assert found is not None
+    given = {"iban": 'se"c\nret\u00e9', "name": "Anna", "pins": [4711]}
+    for told in (repr(given), json.dumps(given), json.dumps(given, ensure_ascii=False), str(given["iban"])):
+        assert "ret" not in found.hide_in_message(told, given).replace("secret", "")
+    hidden = found.hide_echoes({"got": [given["iban"], 4711, 5, True], str(given["iban"]): "Anna"}, given)
+    assert hidden["got"][2:] == [5, True]
+    assert "Anna" in hidden.values()
+    assert "4711" not in json.dumps(hidden)
+    assert "ret" not in json.dumps(hidden)
+
+
 def test_what_is_not_marked_costs_nothing() -> None:
     assert find_sensitive(Capability(name="x", input_schema={"properties": {"sensitive": {"type": "string"}}})) is None
 
@@ -63,7 +102,7 @@ async def test_no_record_of_a_call_holds_what_is_sensitive(tmp_path: Path, caplo
         runs.append(name)
         if name == "lost":
             raise Unavailable(f"no route to {iban}")
-        return f"paid {name}"
+        return f"paid {name} from {iban}"
 
     bank.add(pay, name="pay", input_schema=SCHEMA)
 

@@ -124,6 +124,18 @@ def test_a_client_whose_key_cannot_be_used_keeps_the_gateway_from_starting(key: 
     assert "plain-text-key" not in refusal.value.message
 
 
+@pytest.mark.parametrize(
+    ("clients", "words"),
+    [
+        ((Client("a", f"sha256:{'0' * 64}"), Client("b", f"sha256:{'0' * 64}")), "'b' has the key of 'a'"),
+        ((Client("local", f"sha256:{'0' * 64}"),), "'local' cannot be"),
+    ],
+)
+def test_no_client_passes_for_another_one_or_for_the_local_person(clients: tuple[Client, ...], words: str) -> None:
+    with pytest.raises(SetupError, match=words):
+        Doorkeeper(Settings(clients=clients), Metrics())
+
+
 @pytest.mark.parametrize("host", ["0.0.0.0", "::", "", "192.168.1.5", "gateway.example.com", "127.evil.example"])
 def test_an_open_address_without_clients_is_refused(host: str) -> None:
     with pytest.raises(SetupError, match=r"\[\[clients\]\]"):

@@ -264,13 +264,13 @@ class Approvals:
         )
 
     async def _write(self, approval: str, status: Status, who: str, reason: str) -> bool:
-        now = self._env.now()
+        now, reason = self._env.now(), clean_text(reason[:_LONGEST_REASON])  # who reads it is another than who wrote it
 
         async def work(tx: Transaction) -> bool:
             changed = await tx.run(
                 "UPDATE approvals SET status = ?, decided = ?, decided_by = ?, reason = ? "
                 "WHERE id = ? AND status = 'waiting' AND expires > ?",
-                *(status, now, who, reason[:_LONGEST_REASON], approval, now),
+                *(status, now, who, reason, approval, now),
             )
             if changed:
                 await record_change(tx, self._env, f"call {status}", approval, reason.encode() or None, who)

@@ -126,7 +126,9 @@ class Bodies:
             if questions := getattr(outcome, "questions", ()):
                 got["questions"] = msgspec.to_builtins(questions)
             if message := getattr(outcome, "message", None):
-                got["error"] = message if sensitive is None else sensitive.hide_in_message(message, call.input)
+                got["error"] = message
+            if hides_input is not None:
+                got = hides_input.hide_echoes(got, call.input)
         request, response = Private(self._text(sent)), None if got is None else Private(self._text(got))
         return (call.id, self._env.now(), self._kind, request, response)
 

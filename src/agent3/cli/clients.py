@@ -16,6 +16,7 @@ from agent3.cli.output import confirm, make_console, make_table
 from agent3.env import REAL
 from agent3.errors import AccessError, Conflict, NotFound, SetupError, ValidationError
 from agent3.identity.clients import StoredClients
+from agent3.identity.doorkeeper import principal_of
 from agent3.model import LOCAL, Principal
 from agent3.security.access import Access
 from agent3.server.protocols import load_protocols
@@ -83,7 +84,7 @@ def list_(*, options: DatabaseOptions = DatabaseOptions()) -> None:  # noqa: B00
     settings = load_database_settings(options)
     stored = _run(settings, lambda clients: clients.list())
     listed = [
-        {"id": one.id, "scopes": list(one.scopes), "tenant": None, "from": "settings", "keys": []}
+        {"id": one.id, "scopes": list(one.scopes), "tenant": one.tenant or None, "from": "settings", "keys": []}
         for one in settings.clients
     ]
     found = [*listed, *({**one, "from": "database"} for one in stored)]
@@ -251,7 +252,7 @@ def _find(settings: Settings, client: str) -> Principal:
         return LOCAL
     for one in settings.clients:
         if one.id == client:
-            return Principal(one.id, "client", frozenset(one.scopes))
+            return principal_of(one)
     try:
         return _run(settings, lambda clients: clients.get(client))
     except NotFound:

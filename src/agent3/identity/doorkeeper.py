@@ -35,7 +35,7 @@ from agent3.settings import Client, Server, Settings
 from agent3.storage import Database
 from agent3.storage.audit import ACTOR, record
 
-__all__ = ["KNOWN", "Doorkeeper", "KnownCallers", "SignedRequests", "is_loopback"]
+__all__ = ["KNOWN", "Doorkeeper", "KnownCallers", "SignedRequests", "is_loopback", "principal_of"]
 
 log = logger("auth")
 
@@ -59,6 +59,11 @@ def is_loopback(host: str) -> bool:
         return ipaddress.ip_address(host).is_loopback
     except ValueError:
         return host == "localhost"
+
+
+def principal_of(client: Client) -> Principal:
+    """A client of the settings as rules see it."""
+    return Principal(client.id, "client", frozenset(client.scopes), client.tenant or None)
 
 
 class Doorkeeper:
@@ -92,6 +97,8 @@ class Doorkeeper:
                 "  agent3 client add me\nor set server.local_key, or remove the name."
             )
         for client in settings.clients:
+            if client.id in ("", LOCAL.id):
+                raise SetupError(f"clients: {client.id!r} cannot be the id of a client. Choose another.")
             if not client.key and not client.signing and not client.certificate:
                 raise SetupError(
                     f'clients: {client.id!r} needs key = "env:NAME", signing = "env:NAME", or a certificate.'
@@ -123,11 +130,13 @@ class Doorkeeper:
             self._clients[_local_digest(Path(settings.server.local_key).expanduser())] = LOCAL
         self.signing: list[Key] = []
         for client in settings.clients:
-            principal = Principal(client.id, "client", frozenset(client.scopes))
+            principal = principal_of(client)
             if client.certificate:
                 self._certificates[_certificate_name(client)] = principal
             if client.key:
-                self._clients[_key_digest(client, environment)] = principal
+                known_to = self._clients.setdefault(_key_digest(client, environment), principal)
+                if known_to.id != client.id:
+                    raise SetupError(f"clients: {client.id!r} has the key of {known_to.id!r}. Give each its own.")
             if client.signing:
                 kind, _, name = client.signing.partition(":")
                 if kind != "env" or not name:
@@ -195,6 +204,13 @@ class Doorkeeper:
             why = f"Client {found.id} must sign its requests, its key alone is not enough: docs/reference/signing.md."
             raise self._refusal(scope, Unauthenticated(why))
         return found
+
+    def is_over(self, scope: MutableMapping[str, Any]) -> bool:
+        """Whether the key is not good any more that a request was let in with; False for what was let in otherwise."""
+        if KNOWN not in scope or scope.get(SIGNED) is not None or self.knows_all:
+            return False
+        key = _key(scope.get("headers", ()))
+        return key is not None and self._match(hashlib.sha256(key).digest()) is None
 
     def has_credential(self, scope: MutableMapping[str, Any]) -> bool:
         """Whether a scope shows anything to know its caller by. One that does not is no failed attempt."""

@@ -8,8 +8,10 @@ the same value has the same hash within one database, and tells nothing outside 
 from __future__ import annotations
 
 import hmac
+import json
 from collections.abc import Iterator, Mapping
 from typing import Any
+from urllib.parse import unquote
 
 import msgspec
 
@@ -20,6 +22,11 @@ __all__ = ["SENSITIVE", "Sensitive", "find_sensitive"]
 SENSITIVE = "sensitive"
 """The key of the mark in the ``meta`` of a capability and in schemas."""
 _DEEPEST = 32
+_REFERENCES = ("$ref", "$dynamicRef", "$recursiveRef")
+_ALTERNATIVES = ("allOf", "anyOf", "oneOf", "not", "if", "then", "else")
+_OF_OTHERS = ("additionalProperties", "unevaluatedProperties")
+_OF_ITEMS = ("items", "prefixItems", "additionalItems", "unevaluatedItems", "contains")
+"""What says something of the same value, of other properties and of items: marked in any of them, it is hidden."""
 _SHORTEST = 3
 """Characters of a value that is looked for in messages: shorter ones are in every sentence."""
 _sorted = msgspec.json.Encoder(order="deterministic")
@@ -50,6 +57,27 @@ class Sensitive:
 
     def hide_in_message(self, message: str, value: Any) -> str:
         """A message with the sensitive values of an input replaced by their hashes."""
+        return self._replace(message, self._find_leaves(value))
+
+    def hide_echoes(self, told: Any, value: Any) -> Any:
+        """What a target answered, with the sensitive values of its input that it repeats replaced by their hashes."""
+        leaves = self._find_leaves(value)
+
+        def hide(one: Any, depth: int) -> Any:
+            if isinstance(one, str):
+                return self._replace(one, leaves)
+            if isinstance(one, Mapping | list | tuple) and depth > _DEEPEST:
+                return self._digest(one)
+            if isinstance(one, Mapping):
+                return {self._replace(str(name), leaves): hide(each, depth + 1) for name, each in one.items()}
+            if isinstance(one, list | tuple):
+                return [hide(each, depth + 1) for each in one]
+            return self._digest(one) if not isinstance(one, bool) and str(one) in leaves else one
+
+        return hide(told, 0) if leaves else told
+
+    def _find_leaves(self, value: Any) -> list[str]:
+        """The sensitive values of an input as texts, the longest first."""
         found: list[Any] = []
 
         def note(sensitive: Any) -> str:
@@ -61,10 +89,15 @@ class Sensitive:
         else:
             _hide(value, self._input, self._input, note, 0)
         leaves = {str(leaf) for one in found for leaf in _leaves(one)}
-        for leaf in sorted(leaves, key=len, reverse=True):
-            if len(leaf) >= _SHORTEST and leaf in message:
-                message = message.replace(leaf, self._digest(leaf))
-        return message
+        return sorted((leaf for leaf in leaves if len(leaf) >= _SHORTEST), key=len, reverse=True)
+
+    def _replace(self, text: str, leaves: list[str]) -> str:
+        for leaf in leaves:
+            # As it is, as Python shows it, and as JSON writes it.
+            for written in {leaf, repr(leaf)[1:-1], json.dumps(leaf)[1:-1], json.dumps(leaf, ensure_ascii=False)[1:-1]}:
+                if written in text:
+                    text = text.replace(written, self._digest(leaf))
+        return text
 
     def _digest(self, value: Any) -> str:
         try:
@@ -100,43 +133,70 @@ def _marks(schema: Any) -> bool:
 def _hide(value: Any, schema: Any, root: Mapping[str, Any], hide: Any, depth: int) -> Any:
     if depth > _DEEPEST:
         return hide(value)  # nobody looks that deep, so nothing of it is shown
-    schemas = list(_expand(schema, root, depth))
-    if any(map(_is_marked, schemas)):
+    schemas = _expand(schema, root)
+    if schemas is None or any(map(_is_marked, schemas)):
         return hide(value)
     if isinstance(value, Mapping):
         return {name: _hide(one, _below(schemas, name), root, hide, depth + 1) for name, one in value.items()}
     if isinstance(value, list | tuple):
-        inner = {"anyOf": [one["items"] for one in schemas if isinstance(one.get("items"), Mapping)]}
+        inner = {"anyOf": [one for each in schemas for name in _OF_ITEMS for one in _as_list(each.get(name))]}
         return [_hide(one, inner, root, hide, depth + 1) for one in value]
     return value
 
 
 def _below(schemas: list[Mapping[str, Any]], name: str) -> dict[str, Any]:
-    """The schemas of one property."""
+    """The schemas that may be those of one property: which pattern its name fits is not worth a mistake."""
     found = []
     for one in schemas:
-        properties, others = one.get("properties"), one.get("additionalProperties")
+        properties, patterns = one.get("properties"), one.get("patternProperties")
         if isinstance(properties, Mapping) and name in properties:
             found.append(properties[name])
-        elif isinstance(others, Mapping):
-            found.append(others)
+        else:
+            found += [one[other] for other in _OF_OTHERS if other in one]
+        found += patterns.values() if isinstance(patterns, Mapping) else ()
     return {"anyOf": found}
 
 
-def _expand(schema: Any, root: Mapping[str, Any], depth: int) -> Iterator[Mapping[str, Any]]:
-    """A schema, what it refers to within its document, and its alternatives."""
-    if not isinstance(schema, Mapping) or depth > _DEEPEST:
-        return
-    yield schema
-    reference = schema.get("$ref")
-    if isinstance(reference, str) and reference.startswith("#/"):
-        found: Any = root
-        for step in reference[2:].split("/"):
-            found = found.get(step.replace("~1", "/").replace("~0", "~")) if isinstance(found, Mapping) else None
-        yield from _expand(found, root, depth + 8)
-    for name in ("allOf", "anyOf", "oneOf"):
-        for one in schema.get(name) or ():
-            yield from _expand(one, root, depth + 1)
+def _expand(schema: Any, root: Mapping[str, Any]) -> list[Mapping[str, Any]] | None:
+    """A schema, what it refers to within its document, and its alternatives; None where that cannot be told."""
+    found: list[Mapping[str, Any]] = []
+    seen, waiting = set(), [schema]
+    while waiting:
+        one = waiting.pop()
+        if not isinstance(one, Mapping) or id(one) in seen:
+            continue
+        seen.add(id(one))
+        found.append(one)
+        for name in _REFERENCES:
+            if (reference := one.get(name)) is not None:
+                if (there := _find(reference, root)) is None:
+                    return None
+                waiting.append(there)
+        for name in _ALTERNATIVES:
+            waiting += _as_list(one.get(name))
+        for name in ("dependentSchemas", "dependencies"):
+            waiting += others.values() if isinstance(others := one.get(name), Mapping) else ()
+    return found
+
+
+def _find(reference: Any, root: Mapping[str, Any]) -> Any:
+    """What a reference within a document leads to; None for any other."""
+    if not isinstance(reference, str) or not (reference == "#" or reference.startswith("#/")):
+        return None
+    found: Any = root
+    for step in unquote(reference).split("/")[1:]:
+        step = step.replace("~1", "/").replace("~0", "~")
+        if isinstance(found, Mapping):
+            found = found.get(step)
+        elif isinstance(found, list | tuple) and step.isdecimal() and int(step) < len(found):
+            found = found[int(step)]
+        else:
+            return None
+    return found
+
+
+def _as_list(value: Any) -> list[Any]:
+    return list(value) if isinstance(value, list | tuple) else [] if value is None else [value]
 
 
 def _leaves(value: Any) -> Iterator[Any]:

@@ -50,6 +50,8 @@ SPARE = ("/healthz", "/readyz", "/metrics")
 _SOON = {"Retry-After": "1"}
 _NOTE_EVERY = 60.0
 """Seconds between two records of how many unknown callers were refused."""
+_END_STREAMS = 1.0
+"""Seconds after a change of clients until what is still answered to a key that ended is cut off."""
 _INTERNAL = "Internal error. The gateway's log has the details."
 
 
@@ -155,8 +157,8 @@ class Doors:
         self._logs_access = server.settings.logs.access
         self._gateway = server.services.policy.gateway
         self.heads = KnownHeads[Guest]()
-        # What is known of a head holds who sent it, which may have changed.
-        server.services.clients.on_change = self.heads.clear
+        self._doorkeeper = server.services.doorkeeper
+        server.services.clients.on_change = self._on_clients_changed
         self.pool = Pool(
             count_descriptors(settings.max_connections),
             settings.max_connections_per_address,
@@ -165,6 +167,12 @@ class Doors:
             identify=partial(_identify, server.services.doorkeeper),
         )
         self.pool.others = server.peers
+
+    def _on_clients_changed(self) -> None:
+        # What is known of a head holds who sent it. A stream goes on without its key being looked at again; calls under
+        # way are ended by ``Stops``, which tells their callers why, and gets the time to do so.
+        self.heads.clear()
+        asyncio.get_running_loop().call_later(_END_STREAMS, self.pool.end, self._doorkeeper.is_over)
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         if not self._logs_access or scope["type"] != "http":
