@@ -1,8 +1,8 @@
 """Sentences: how often the reader fills a schema right, asks, or is wrong, and whether it acts on what is forbidden.
 
-The file holds tools with their schemas, and sentences with what is expected: an input (or one of several), a question,
-or no action at all. A question where an input was expected is no error; a wrong input is one, and so is an action on a
-sentence that forbids it.
+A file holds tools with their schemas, and sentences with what is expected: an input (or one of several), a question,
+or no action at all; docs/reference/benchmarks.md describes it. A question where an input was expected is no error; a
+wrong input is one, and so is an action on a sentence that forbids it.
 """
 
 from __future__ import annotations
@@ -10,6 +10,7 @@ from __future__ import annotations
 import json
 import time
 from collections import Counter
+from collections.abc import Iterator, Sequence
 from datetime import datetime
 from pathlib import Path
 from typing import Any
@@ -21,17 +22,14 @@ from bench.harness import Options, Result, Row, bench, say
 __all__ = ["judge", "measure"]
 
 
-@bench("sentences", "Sentences of a FILE read against schemas: right, question, wrong, forbidden but acted on")
+@bench(
+    "sentences", "Sentences of a FILE or folder read against schemas: right, question, wrong, forbidden but acted on"
+)
 def measure(options: Options) -> Result:
-    """Read every case of the file, once for each language and for all."""
-    if len(options.files) != 1:
-        raise SystemExit("Give one file: python -m bench sentences FILE")
-    exam = json.loads(Path(options.files[0]).read_text())
-    tools = {tool["id"]: _capability(tool) for tool in exam["tools"]}
+    """Read every case of the files, and count them for each language and for all."""
     tally: dict[str, Counter[str]] = {}
     slowest: dict[str, float] = {}
-    for case in exam["cases"]:
-        agent, capability = tools[case["tool"]]
+    for case, agent, capability in _cases(options.files):
         now = datetime.fromisoformat(f"{case.get('today', '2026-11-16')}T10:00:00")
         started = time.perf_counter()
         whole = free_text(capability, case["sentence"], agent=agent)
@@ -68,6 +66,20 @@ def measure(options: Options) -> Result:
     everything = tally.get("all", Counter())
     inputs = everything["right"] + everything["question"] + everything["wrong"]
     return Result(rows, {"right of inputs": round(everything["right"] / max(1, inputs), 3)})
+
+
+def _cases(names: Sequence[str]) -> Iterator[tuple[dict[str, Any], str, Capability]]:
+    """Each case with its tool, of the files that are named and of those in folders that are named."""
+    files = [
+        file for name in names for file in (sorted(Path(name).glob("*.json")) if Path(name).is_dir() else [Path(name)])
+    ]
+    if not files:
+        raise SystemExit("Give a file, or a folder with files: python -m bench sentences FILE")
+    for file in files:
+        exam = json.loads(file.read_text())
+        tools = {tool["id"]: _capability(tool) for tool in exam["tools"]}
+        for case in exam["cases"]:
+            yield case, *tools[case["tool"]]
 
 
 def judge(expected: dict[str, Any], reading: Understood | Ask | Forbidden) -> str:
