@@ -377,6 +377,6 @@ def test_a_refusal_over_rest_has_its_status_also_where_the_head_is_known(
         known = talk.known
         assert [send({**said, "messageId": f"m{number}"}) for number in range(3)] == [200] * 3
         assert talk.known > known
-        assert send({**said, "messageId": "m0", "parts": [{"data": {"dish": "cake"}}]}) == 409
+        assert send({**said, "messageId": "m3", "taskId": "no-such-task"}) == 404
         assert send({}) == 400
         assert send(said, "sing") == 404
