@@ -214,21 +214,27 @@ BROAD = frozenset(
     "move delete search track submit".split()
 )
 """Meanings of many verbs each: good enough to tell what a capability does, not for what a parameter is called."""
+
+
+def _entries(text: str) -> list[list[str]]:
+    """The words of each entry of a word list."""
+    return [found for entry in re.split(r"[;\n]", text) if (found := entry.split())]
+
+
 _MEANINGS: dict[str, set[str]] = {}
 _PHRASES: dict[str, set[tuple[str, ...]]] = {}
-for _line in MEANINGS.splitlines():
-    _members = _line.split()
+for _members in _entries(MEANINGS):
     for _member in _members:
         _MEANINGS.setdefault(_member, set()).add(_members[0])
         if _members[0] not in BROAD:
             _PHRASES.setdefault(_member, set()).update(tuple(other.split("_")) for other in _members)
 _ENGLISH_OF: dict[str, set[str]] = {}
 """What each word of the dictionary is in English; an English one is itself."""
-_NOUNS = {_word for _entry in re.split(r"[;\n]", NOUNS) for _word in _entry.split()}
-_DOINGS = {_word for _entry in re.split(r"[;\n]", VERBS) for _word in _entry.split()} - _MEANINGS.keys()
+_NOUNS = {_word for _members in _entries(NOUNS) for _word in _members}
+_DOINGS = {_word for _members in _entries(VERBS) for _word in _members} - _MEANINGS.keys()
 """Verbs of the dictionary that mean nothing else."""
-for _entry in re.split(r"[;\n]", f"{NOUNS};{VERBS}"):
-    for _member in (_members := _entry.split()):
+for _members in _entries(f"{NOUNS};{VERBS}"):
+    for _member in _members:
         if _member in _NOUNS or _member in _DOINGS:
             _ENGLISH_OF.setdefault(_member, set()).update((_members[0], *words(_members[0])))
 _VERBS = BROAD | frozenset(
@@ -246,11 +252,7 @@ _VERBS = BROAD | frozenset(
     "publish append insert answer transfer deliver ship click press scroll paste cut trim keep adjust "
     "refund".split()
 )
-_ACTIONS = (
-    _VERBS
-    | {_word for _line in MEANINGS.splitlines() for _word in _line.split() if _line.split()[0] in _VERBS}
-    | _DOINGS
-)
+_ACTIONS = _VERBS | {_word for _members in _entries(MEANINGS) for _word in _members if _members[0] in _VERBS} | _DOINGS
 _ENCLITIC = re.compile(r"(?<=\w{3})(?:(?:me|te|se|nos)(?:l[oae]s?)?|l[oae]s?)$")
 
 
