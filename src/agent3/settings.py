@@ -220,6 +220,10 @@ class Web(Struct, frozen=True, forbid_unknown_fields=True):
     robots: Literal["obey", "pace", "ignore"] = "pace"
     """What a robots.txt decides. ``obey``: no page that it disallows is opened. ``pace``: learning follows it, calls
     follow only its Crawl-delay. ``ignore``: it is not read."""
+    acts_on_pages: bool = False
+    """Whether ``command`` does on the page of a website what a caller says and none of its actions is for, as
+    ``agent3 web run URL`` does. It asks about what has consequences. Rules for single actions do not bind it, so only
+    callers who may use all of them get it."""
 
 
 class Llm(Struct, frozen=True, forbid_unknown_fields=True):

@@ -530,3 +530,78 @@ def test_the_model_of_the_settings_reads_a_page_only_where_it_may(
     assert isinstance(found, Done)
     assert names(value_of(found.parts)) == (["Lamp"] if reads_pages else [])
     assert len(model.seen) == int(reads_pages)
+
+
+_DESK = """<!doctype html><title>Desk</title><h1>Desk</h1><label>Nickname <input name=nick></label>
+<label>Dark mode <input type=checkbox onchange="said.textContent = 'dark is ' + this.checked"></label>
+<form method=post action=/sent><label>Comment <input name=comment></label><button>Send comment</button></form>
+<button onclick="fetch('/left', {method: 'POST'}).then(() => ask.showModal())">Leave</button>
+<dialog id=ask><p>Really leave for 30 days?</p><button onclick="said.textContent = 'gone'">Yes</button>
+<button onclick="ask.close()">No</button></dialog><p id=said></p>"""
+
+
+@contextmanager
+def desk(folder: Path, site: Site, rules: tuple[Rule, ...] = (), **settings: Any) -> Iterator[Hosted]:
+    """A gateway that may act on the page of a website, which has two actions of its own."""
+    look = [NLWebAction(action_type=ActionType.NAVIGATE, value="/"), NLWebAction(action_type=ActionType.EXTRACT)]
+    actions = {"opening_hours": look, "list_prices": look}
+    made = NLWebInterface(interface_id="desk", name="Desk", base_url=site.url, actions=actions)
+    given = {"web": Web(acts_on_pages=True), "outbound": Outbound(allow_loopback=True), **settings}
+    with hosted(folder, settings=Settings(rules=rules, **given)) as running:
+        running.run(add(running.server, dump(made, "json")))
+        yield running
+
+
+@pytest.mark.browser
+def test_what_no_action_is_for_is_done_on_the_page_where_the_operator_allows_it(tmp_path: Path) -> None:
+    rules = (Rule("deny", principal="guest", capability="list_prices"), Rule("allow"))
+    with Site({"/": _DESK, "/sent": "<h1>Thank you</h1>", "/left": "ok"}) as site, desk(tmp_path, site, rules) as made:
+        dark = call(made, "desk", capability="command", message="turn on Dark mode")
+        assert isinstance(dark, Done), dark
+        assert value_of(dark.parts)["done"] == ["check checkbox 'Dark mode'"]
+        refused = call(made, "desk", capability="command", message="do not turn on Dark mode")
+        assert isinstance(refused, Failed)
+        asked = call(made, "desk", capability="command", message='type "hi" into Comment and click "Send comment"')
+        assert isinstance(asked, Needs)
+        assert "Comment: hi" in asked.questions[0].text
+        assert "/sent" not in [path for _, path in site.requests]
+        sent = answer(made, asked, **{"agent3:confirm": True})
+        assert isinstance(sent, Done), sent
+        assert value_of(sent.parts)["seen"] == ["Thank you"]
+        assert [path for _, path in site.requests].count("/sent") == 1
+        unclear = call(made, "desk", capability="command", message="paint the walls green")
+        assert isinstance(unclear, Needs)
+        assert "Nothing was done" in unclear.questions[0].text
+        guest = Caller(Principal("guest"), "test")
+        limited = call(made, "desk", who=guest, capability="command", message="turn on Dark mode")
+        assert isinstance(limited, Needs), "who may not use all actions gets no way around them"
+    with Site({"/": _DESK}) as site, desk(tmp_path / "off", site, web=Web()) as made:
+        outcome = call(made, "desk", capability="command", message="turn on Dark mode")
+        assert isinstance(outcome, Needs), "off unless the operator says so"
+
+
+@pytest.mark.browser
+def test_a_page_that_asks_after_something_was_sent_is_not_sent_it_again(tmp_path: Path) -> None:
+    with Site({"/": _DESK, "/left": "ok"}) as site, desk(tmp_path, site) as made:
+        left = call(made, "desk", capability="command", message="click Leave")
+        assert isinstance(left, Failed)
+        assert "Really leave for 30 days?" in left.message
+        assert [path for _, path in site.requests].count("/left") == 1
+
+
+@pytest.mark.browser
+def test_the_model_of_the_settings_proposes_steps_for_callers_too_and_what_worked_is_kept_for_them(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    steps = [{"control": 0, "do": "write", "value": "Zed"}]
+    turn = Turn(calls=(ModelCall("act", {"steps": steps, "finished": True}),))
+    monkeypatch.setenv("TEST_LLM_KEY", KEY)
+    with Site({"/": _DESK}) as site, LLMServer(Turn(), turn, Turn()) as model:
+        llm = Llm(model="small", base_url=f"{model.url}/v1", key="env:TEST_LLM_KEY")
+        with desk(tmp_path, site, llm=llm) as made:
+            for _ in range(2):
+                done = call(made, "desk", capability="command", message="people ought to know me as Zed from today")
+                assert isinstance(done, Done), done
+            asked = len(model.seen)
+            assert list((tmp_path / "learnt").glob("*/*.json"))
+    assert asked == 3, "once which action, once for the steps; then only which action"

@@ -11,14 +11,14 @@ from __future__ import annotations
 from collections.abc import Awaitable, Callable, Mapping, Sequence
 from functools import partial
 from pathlib import Path
-from typing import Any, ClassVar
+from typing import TYPE_CHECKING, Any, ClassVar
 
 import msgspec
 from msgspec import Struct
 from msgspec.structs import replace
 
 from agent3.calls.outcomes import HEALS, NOTICES, SOURCES, UNDERSTOOD, UNTRUSTED, failed_by
-from agent3.definitions import NLWebActionInfo, NLWebInterface
+from agent3.definitions import ActionType, NLWebAction, NLWebActionInfo, NLWebInterface
 from agent3.env import REAL, Env
 from agent3.errors import (
     Agent3Error,
@@ -27,6 +27,7 @@ from agent3.errors import (
     Interrupted,
     MalformedResponse,
     SetupError,
+    TargetError,
     Unavailable,
     ValidationError,
 )
@@ -51,7 +52,7 @@ from agent3.model import (
     agent_id,
     text_of,
 )
-from agent3.protocols.nlweb.commands import COMMAND, Meaning, actions_of
+from agent3.protocols.nlweb.commands import COMMAND, Meaning, actions_of, join_follow_up
 from agent3.protocols.nlweb.steps.parameters import input_schema, prepare
 from agent3.protocols.nlweb.visit.login import Login
 from agent3.protocols.nlweb.visit.throttle import Pace
@@ -60,6 +61,11 @@ from agent3.schema import compile as compile_schema
 from agent3.sentences import Forbidden, Understood
 from agent3.sentences.lexicon import detect_language
 from agent3.sentences.questions import AGAIN
+from agent3.sentences.tokens import LONGEST
+
+if TYPE_CHECKING:
+    from agent3.protocols.nlweb.driver import Confirm, Driven
+    from agent3.protocols.nlweb.visit.page_session import Session
 
 __all__ = ["COMMAND", "NLWebConnector", "agent_of", "interface_of", "owner_of"]
 
@@ -72,6 +78,7 @@ _OVERLOADED = frozenset({502, 503, 504})
 """Statuses that concern the whole site and not one page."""
 _YES = {"type": "boolean", "title": "Go on?"}
 _LONGEST_PREVIEW = 500
+_SAFE = ("GET", "HEAD", "OPTIONS")
 _EMPTY = ("empty", "vacío")
 _WHY_SURE = ("this has consequences. Do it?", "esto tiene consecuencias. ¿Lo hago?")
 _WHY_GUESSED = ("this is how it was understood. Do it?", "así se ha entendido. ¿Lo hago?")
@@ -86,6 +93,8 @@ May = Callable[[Principal, Agent, str], bool]
 Charge = Callable[[Call, Capability], Awaitable[Failed | None]]
 """Has a call pay as one of an action; the refusal, if it may not."""
 Load = Callable[[Path], NLWebInterface]
+Drive = Callable[["Session", str, str, "Confirm"], Awaitable["Driven"]]
+"""Does on an open page what a sentence says, for the owner of the visit."""
 
 
 class _Intent(Struct, omit_defaults=True):
@@ -99,6 +108,16 @@ class _Intent(Struct, omit_defaults=True):
     guessed: list[str] = []
     """Parameters whose value nothing announced."""
     confirmed: bool = False
+    agreed: list[str] = []
+    """What was answered with yes, of what is done on the page itself."""
+
+
+class _Unconfirmed(Exception):
+    """Something with consequences comes next, and nobody has said yes to it."""
+
+    def __init__(self, what: str):
+        super().__init__(what)
+        self.what = what
 
 
 class NLWebConnector:
@@ -106,6 +125,7 @@ class NLWebConnector:
 
     ``find`` knows interfaces by id, ``may`` which actions a caller may use, ``charge`` what they cost, ``understand``
     reads sentences, ``load`` reads files, and ``sites`` speaks to websites that answer questions by themselves.
+    ``drive``, where there is one, does on the page what no action is for.
     """
 
     traits: ClassVar[Traits] = Traits(cost_standards=((1, "web_per_call"), (50, "web_per_fifty")))
@@ -120,8 +140,10 @@ class NLWebConnector:
         may: May | None = None,
         charge: Charge | None = None,
         sites: Connector | None = None,
+        drive: Drive | None = None,
         env: Env = REAL,
     ):
+        self._drive = drive
         self.visits = visits
         self._understand = understand
         self._load = load
@@ -183,7 +205,8 @@ class NLWebConnector:
             intent = await self._read_start(call, route, site)
         if isinstance(intent, Needs):
             return intent
-        assert intent.action is not None
+        if intent.action is None:
+            return await self._act_on_page(call, interface, intent)
         steps, parameters = prepare(interface, intent.action, intent.slots, checked=True)
         if own is None or intent.text is not None:
             # The chain checked the input against the capability's schema. A sentence has not been checked, nor has the
@@ -234,6 +257,62 @@ class NLWebConnector:
         if intent.text is None:
             return outcome
         return replace(outcome, meta={**outcome.meta, UNDERSTOOD: {"input": intent.slots, "guessed": intent.guessed}})
+
+    async def _act_on_page(self, call: Call, interface: NLWebInterface, intent: _Intent) -> Outcome:
+        """Do on the page what none of the actions is for. What has consequences is asked about first.
+
+        After a yes it begins anew, so that nobody's page waits for an answer; not where something was sent by then.
+        """
+        if self._drive is None:
+            raise SetupError("web.acts_on_pages was switched off meanwhile, and nothing was done.")
+        drive, owner, sent = self._drive, owner_of(call.principal), list[str]()
+
+        def confirm(what: str) -> None:
+            if what not in intent.agreed:
+                raise _Unconfirmed(what)
+
+        async def work(session: Session) -> Driven:
+            # All that a page can send but by reading: what is repeated might be done twice.
+            session.page.context.on("request", lambda one: sent.append(one.url) if one.method not in _SAFE else None)
+            session.page.on("websocket", lambda socket: socket.on("framesent", lambda _: sent.append(socket.url)))
+            return await drive(session, join_follow_up(intent.text or "", intent.previous), owner, confirm)
+
+        start = NLWebAction(action_type=ActionType.NAVIGATE, value=interface.base_url)
+        opened = interface.model_copy(update={"actions": {**interface.actions, COMMAND: [start]}})
+        expires: float | None = call.live.expires
+        try:
+            visited = await self.visits.visit(
+                opened,
+                COMMAND,
+                [start],
+                {},
+                principal=owner,
+                seconds=_SECONDS if expires is None else expires - self._env.monotonic(),
+                on_waiting=partial(setattr, call.live, "asking"),
+                then=work,
+            )
+        except _Unconfirmed as asked:
+            if sent:
+                raise TargetError(
+                    f"{interface.name} already received data, and now asks for something that you have not confirmed: "
+                    f"{asked.what}. The visit ended there."
+                ) from None
+            intent.agreed = [*intent.agreed, asked.what]
+            spanish = detect_language(intent.text or "") == "es"
+            question = Question(_CONFIRM, f"{asked.what} ({interface.name}): {_WHY_SURE[spanish]}", _YES)
+            return Needs((question,), state=msgspec.to_builtins(intent))
+        driven: Driven = visited.result
+        if driven.complete:
+            done = {"done": driven.done, "page": visited.page, **({"seen": driven.seen} if driven.seen else {})}
+            return Done((Part(data=done),), meta={"action": COMMAND})
+        if not driven.done:
+            return Needs(
+                (Question(AGAIN, driven.question or "", {"type": "string"}),), state=msgspec.to_builtins(intent)
+            )
+        raise TargetError(
+            f"{interface.name}: only a part was done: {', '.join(driven.done)}. {driven.question}",
+            data={"done": driven.done, "left": driven.left},
+        )
 
     async def _preview(self, call: Call, interface: NLWebInterface, action: str, slots: Mapping[str, Any]) -> str:
         """What an action that only reads gives, for who confirms another one; why not, where it fails."""
@@ -293,8 +372,10 @@ class NLWebConnector:
     ) -> _Intent | Needs:
         """What a sentence means, of all actions or of one; Needs for what it leaves open."""
         offered = actions_of(site)
+        every = len(offered)
         if self._may is not None and call.live.agent is not None:
             offered = [one for one in offered if self._may(call.principal, call.live.agent, one.name)]
+        may_act = self._drive is not None and action is None and len(offered) == every
         if action is not None:
             offered = [one for one in offered if one.name == action]
         if not offered:
@@ -306,6 +387,8 @@ class NLWebConnector:
         name = found.action.name if found.action is not None else None
         intent = _Intent(name, found.input, text, [*previous], guessed)
         questions = found.questions
+        if name is None and may_act and len(text) <= LONGEST:
+            return intent
         if name is None:
             names = [one.name for one in offered][:_MAX_OFFERED]
             asked = write_question(site.name, offered, text)

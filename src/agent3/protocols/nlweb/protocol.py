@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Mapping, Sequence
+from hashlib import sha256
 from typing import Any
 
 from agent3.definitions import NLWebInterface
@@ -15,11 +16,15 @@ from agent3.model import Agent, Capability, Principal, Route, agent_id
 from agent3.protocols.nlweb.ask.door import AskDoor
 from agent3.protocols.nlweb.ask.sites import ASK, Sites
 from agent3.protocols.nlweb.authoring.files import load
+from agent3.protocols.nlweb.authoring.modelling import Helper
+from agent3.protocols.nlweb.authoring.workbench import drive_session
 from agent3.protocols.nlweb.commands import Meaning, understand
 from agent3.protocols.nlweb.connector import NLWebConnector, agent_of, interface_of
+from agent3.protocols.nlweb.driver import Confirm, Driven
 from agent3.protocols.nlweb.healing import ElementStore, Healer
 from agent3.protocols.nlweb.healing.review import list_heals
 from agent3.protocols.nlweb.steps.snapshots import Snapshots
+from agent3.protocols.nlweb.visit.page_session import Session
 from agent3.protocols.nlweb.visit.robots import Robots
 from agent3.protocols.nlweb.visit.secret_grants import Grants, scope_of
 from agent3.protocols.nlweb.visit.stored_sessions import Sessions
@@ -69,8 +74,21 @@ class NLWeb(Protocol):
             may=may_call,
             charge=lambda call, action: services.gateway.core.chain.charge_as(call, action),
             sites=self._sites,
+            drive=self._act_on_page if web.acts_on_pages else None,
             env=services.env,
         )
+
+    async def _act_on_page(self, session: Session, sentence: str, owner: str, confirm: Confirm) -> Driven:
+        """By the rules, and where the settings have a model by what it proposes. What worked is the owner's alone."""
+        services, helper = self.services, None
+        if services.proposals is not None:
+            folder = (
+                None
+                if services.files is None
+                else services.files.with_name("learnt") / sha256(owner.encode()).hexdigest()
+            )
+            helper = Helper(services.proposals.complete, folder)
+        return await drive_session(session, sentence, confirm=confirm, helper=helper)
 
     async def _understand(
         self, text: str, agent: Agent, offered: Sequence[Capability], previous: Sequence[str]

@@ -6,10 +6,11 @@ checks, retries and the deadline to the call chain; ``run`` is for callers witho
 
 from __future__ import annotations
 
+import asyncio
 import re
 import time
 from collections import deque
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Awaitable, Callable, Mapping, Sequence
 from contextlib import suppress
 from typing import Any
 
@@ -46,7 +47,7 @@ from agent3.protocols.nlweb.visit.secret_grants import Grants, scope_of
 from agent3.protocols.nlweb.visit.stored_sessions import Sessions
 from agent3.protocols.nlweb.visit.throttle import Pace, Throttle, site_of
 
-__all__ = ["MakeFinder", "OnNotice", "Visited", "Visits"]
+__all__ = ["MakeFinder", "OnNotice", "Visited", "Visits", "Work"]
 
 log = logger("nlweb")
 
@@ -57,6 +58,8 @@ _SECRET = re.compile(r"\{secret:([\w-]+)\}")
 
 MakeFinder = Callable[[NLWebInterface], Finder]
 """Makes the finder of an interface's elements."""
+Work = Callable[[Session], Awaitable[Any]]
+"""Uses the page that the steps have opened; what it returns is the result."""
 OnNotice = Callable[[Sequence[str]], None]
 """Called after an action with what was done or met besides its steps, in sentences."""
 
@@ -165,14 +168,19 @@ class Visits:
         seconds: float | None = None,
         on_step: OnStep | None = None,
         on_waiting: OnWaiting | None = None,
+        then: Work | None = None,
     ) -> Visited:
         """Run prepared steps once, within ``seconds``, for a caller that repeats a visit which was not sent.
+
+        ``then`` goes on where they end, as something that touches the page.
 
         Interrupted if the browser died: our failure, not the website's. An error is not ``sent`` if only pages had been
         read by then. Other errors are those of the steps, each naming its step.
         """
         end = None if seconds is None else time.monotonic() + seconds
-        visit = _Visit(self, interface, principal, end=end, repeated=True, on_step=on_step, on_waiting=on_waiting)
+        visit = _Visit(
+            self, interface, principal, end=end, repeated=True, on_step=on_step, on_waiting=on_waiting, then=then
+        )
         return await visit.run(name, steps, parameters)
 
     async def aclose(self) -> None:
@@ -200,7 +208,9 @@ class _Visit:
         repeated: bool = False,
         on_step: OnStep | None = None,
         on_waiting: OnWaiting | None = None,
+        then: Work | None = None,
     ):
+        self._then = then
         self._visits = visits
         self._interface = interface
         self._principal = principal
@@ -337,8 +347,20 @@ class _Visit:
                 else step
                 for number, step in enumerate(steps)
             ]
-        seconds = None if self._end is None else max(0.0, self._end - time.monotonic())
-        return await session.run(name, steps, parameters, seconds=seconds)
+        result = await session.run(name, steps, parameters, seconds=self._seconds_left())
+        if self._then is None or (self._login is not None and name == self._login.action):
+            return result
+        session.touched = True
+        try:
+            async with asyncio.timeout(self._seconds_left()):
+                return await self._then(session)
+        except TimeoutError:
+            raise CallTimeout(f"{name} at {self._interface.name} took longer than there was time for.") from None
+        except playwright().Error as error:
+            raise Unavailable(f"The page went away during {name}: {error.message.splitlines()[0][:200]}") from None
+
+    def _seconds_left(self) -> float | None:
+        return None if self._end is None else max(0.0, self._end - time.monotonic())
 
     async def _load_secrets(self, name: str) -> dict[str, Secret]:
         """The secrets in the steps of the action and of the login that may come before it, by name.
