@@ -90,7 +90,7 @@ def test_a_database_on_another_disk_has_its_own_line(data: Path, tmp_path: Path)
 
 def test_a_clock_that_is_wrong_is_told(data: Path) -> None:
     away = checks(env=SeededEnv(time=1_000.0))["clock"]
-    assert (away["state"], "away from the database's" in away["detail"]) == ("fail", True)
+    assert (away["state"], "off the database's" in away["detail"]) == ("fail", True)
     change(data, "INSERT INTO calls (id, at) VALUES ('x', 4e9)")
     back = checks()["clock"]
     assert (back["state"], "set back" in back["detail"]) == ("warn", True)
@@ -103,7 +103,7 @@ def test_jobs_of_processes_that_are_gone_are_told(data: Path) -> None:
         "VALUES ('j', 'me', 'working', 1, x'00', 'n', 1.0)",
     )
     found = checks()["leases"]
-    assert (found["state"], found["detail"].startswith("1 jobs of 1 processes")) == ("warn", True)
+    assert (found["state"], found["detail"].startswith("1 jobs of 1 ended processes")) == ("warn", True)
 
 
 def test_leases_are_judged_by_the_databases_clock(data: Path) -> None:
@@ -132,7 +132,7 @@ def test_artifacts_beside_a_shared_database_should_be_shared_too(data: Path, tmp
 def test_a_port_that_is_taken_fails(data: Path) -> None:
     with socket.create_server(("127.0.0.1", 0)) as taken:
         found = checks(Settings(server=Server(port=taken.getsockname()[1])))["gateway"]
-    assert (found["state"], found["remedy"]) == ("fail", "Choose another with --port.")
+    assert (found["state"], found["remedy"]) == ("fail", "Choose another port with --port.")
 
 
 def test_settings_that_no_gateway_would_start_with_fail(data: Path) -> None:

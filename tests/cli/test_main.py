@@ -127,7 +127,7 @@ def test_search_prints_a_table_or_json(at: Command) -> None:
     assert at("search", "pizza").out.splitlines()[1].startswith("pizza ")
     assert at("search", "pizza", "--json").json["agents"][0]["id"] == "pizza"
     nothing = at("search", "zzzzqqq")
-    assert (nothing.code, "Nothing fits 'zzzzqqq'" in nothing.out) == (0, True)
+    assert (nothing.code, "No match for 'zzzzqqq'" in nothing.out) == (0, True)
     assert at("search", "pizza", "--no-read-only").out.splitlines()[1].startswith("pizza")
     assert at("search", "demo", "--limit", "1", "--json").json["count"] == 1
     assert at("search", "x", "--limit", "99").code == 2
@@ -194,7 +194,7 @@ def test_show_is_a_page_that_a_stranger_cannot_paint_on(capfd: pytest.CaptureFix
     assert rows["either"] == "string | null optional"
     assert rows["free"] == "any optional"
     print_agent(body | {"rating": {"count": 0, "mean": None}, "capabilities": []})
-    assert "It offers nothing that you can call." in capfd.readouterr().out
+    assert "It has no capability that you may call." in capfd.readouterr().out
 
 
 def test_errors_speak_of_commands_and_say_where_the_parameters_stand(at: Command) -> None:
@@ -264,9 +264,9 @@ def test_a_question_without_a_person_ends_with_code_three_and_the_command_to_go_
     as_json = at("call", "pizza", "a pizza", "--json")
     assert (as_json.code, as_json.json["status"]) == (3, "needs")
     job = as_json.json["job"]
-    assert at("cancel", job)[:2] == (0, "Canceled it.\n")
+    assert at("cancel", job)[:2] == (0, "Canceled.\n")
     assert at("cancel", job, "--json").json["status"] == "canceled"
-    assert at("cancel", words[words.index("--job") + 1]).out == "It has ended already: done.\n"
+    assert at("cancel", words[words.index("--job") + 1]).out == "The job has already ended: done.\n"
     assert at("cancel", "nothing").code == 4
 
 
@@ -304,7 +304,7 @@ def test_a_database_or_the_demo_wins_over_the_environment(
 ) -> None:
     monkeypatch.setenv("AGENT3_SERVER", "http://127.0.0.1:9")
     assert agent3("call", "echo", "x", "--demo").out == "x\n"
-    assert "No agent found" in agent3("list", "--db", f"sqlite:///{tmp_path / 'own.db'}").out
+    assert "No agents" in agent3("list", "--db", f"sqlite:///{tmp_path / 'own.db'}").out
 
 
 def test_a_gateway_and_a_database_cannot_both_be_meant(agent3: Command) -> None:
@@ -331,7 +331,7 @@ def test_a_server_that_is_no_gateway_is_told_apart(agent3: Command, running: Pro
 
 
 def test_without_a_gateway_the_local_database_is_used(agent3: Command, tmp_path: Path) -> None:
-    assert "No agent found" in agent3("list").out
+    assert "No agents" in agent3("list").out
     assert (tmp_path / "data" / "agent3.db").exists()
 
 
@@ -369,7 +369,7 @@ def test_of_two_gateways_the_one_on_the_same_database_is_asked_else_the_last(
             assert agent3("list").err == ""
             monkeypatch.chdir(tmp_path)
             monkeypatch.setenv("AGENT3_STORAGE_URL", "sqlite:///third.db")
-            assert agent3("list").err.startswith(f"This goes to the gateway at {second.url}, on another database.")
+            assert agent3("list").err.startswith(f"Using the gateway at {second.url}, which runs on another database.")
             monkeypatch.delenv("AGENT3_STORAGE_URL")
             assert second.stop() == 0
         assert find(Settings()) == first.url
@@ -380,7 +380,7 @@ def test_who_waits_for_somebody_else_is_not_told_to_answer(capsys: pytest.Captur
     asked = {"success": False, "status": "needs", "job": "j", "questions": [question]}
     print_answer(asked, "notes", GatewayOptions())
     told = capsys.readouterr().err
-    assert told == "No answer is needed here. To see how it stands: agent3 call notes --job j\n"
+    assert told == "You need not answer. To check on it: agent3 call notes --job j\n"
 
 
 def test_whoever_has_no_key_hears_which_gateway_wants_one(agent3: Command, tmp_path: Path) -> None:
@@ -561,7 +561,7 @@ def test_a_form_shows_its_fields_and_an_empty_line_is_no_answer_to_what_it_requi
             assert "name (string, required)" in terminal.seen
             assert "optional, default" in terminal.seen
             terminal.type("\n")
-            terminal.until("An answer is needed")
+            terminal.until("Please answer")
             terminal.type("Ann\n")
             assert terminal.end() == 0
             assert "Ann sits at the aisle" in terminal.seen
@@ -603,7 +603,7 @@ def test_a_person_who_interrupts_is_told_how_to_come_back_too(running: Process) 
 def test_an_unknown_agent_without_a_gateway_says_that_none_runs(agent3: Command) -> None:
     told = agent3("call", "pizza", "hello")
     assert told.code == 4
-    assert "No gateway runs here" in told.err
+    assert "No gateway is running" in told.err
 
 
 def test_the_stdio_server_ends_on_an_interrupt(tmp_path: Path) -> None:
@@ -638,7 +638,7 @@ def test_a_number_is_read_as_a_number_at_a_terminal(running: Process) -> None:
 
 def test_a_person_who_starts_the_stdio_server_by_hand_is_told_what_it_is_for(tmp_path: Path) -> None:
     with Terminal(tmp_path, "mcp", "--demo") as terminal:
-        terminal.until("Ctrl-D ends it")
+        terminal.until("Ctrl-D to stop it")
         assert '"mcpServers"' in terminal.seen
         terminal.type("\x04")
         assert terminal.end() == 0
@@ -703,8 +703,8 @@ def test_a_gateway_of_the_environment_is_not_taken_silently(agent3: Command, mon
     told = agent3("dlq", "list")
     assert (told.code, told.out) == (0, "No dead letters.\n")
     assert told.err == (
-        "agent3: AGENT3_SERVER has no effect here: this command works on the database of the settings, on which "
-        "http://127.0.0.1:9 does not run. Name another with --db.\n"
+        "agent3: AGENT3_SERVER has no effect here: this command works on the database of the settings, which "
+        "http://127.0.0.1:9 does not use. Choose another database with --db.\n"
     )
     assert agent3("dlq", "list", "--db", "sqlite:///own.db").err == "", "here it is clear which one is meant"
 
@@ -770,7 +770,7 @@ def test_a_website_answers_for_another_agent_only_after_a_yes(agent3: Command) -
         return {one["also"]: one["state"] for one in agent3("route", "--json").json["routes"]}
 
     told = agent3("add", other)
-    assert "other.go does not answer for shop.go. To let it: agent3 route shop.go --also other.go" in told.err
+    assert "other.go does not stand in for shop.go. To allow it: agent3 route shop.go --also other.go" in told.err
     assert set(states().values()) == {"unused"}
     assert agent3("route", "shop.go", "--also", "other.go").code == 0
     assert states()["other.go"] == "ready"

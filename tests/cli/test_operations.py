@@ -86,12 +86,12 @@ def test_an_operator_finds_shows_and_drops_letters_while_the_gateway_runs(agent3
         assert told(agent3(running.data, "dlq", "drop", one["id"], "--yes", "--json")) == {"dropped": 1}
         assert agent3(running.data, "dlq", "drop", one["id"], "--yes").returncode == 4
         assert agent3(running.data, "dlq", "list").stdout == "No dead letters.\n"
-        assert agent3(running.data, "stop").stdout == "No agent is stopped.\n"
+        assert agent3(running.data, "stop").stdout == "No agents are stopped.\n"
         served = agent3(running.data, "stop", "shop", "--reason", "rats")
         assert (served.stdout, served.stderr) == ("shop is stopped.\n", "")
         unknown = agent3(running.data, "stop", "shopp")
-        assert unknown.stdout == "Calls of 'shopp' are refused.\n"
-        assert "Nothing is known here of an agent 'shopp'" in unknown.stderr
+        assert unknown.stdout == "Calls to 'shopp' are refused.\n"
+        assert "No agent 'shopp' is known here" in unknown.stderr
         stopped = told(agent3(running.data, "stop", "--json"))["stopped"]
         assert {one["id"]: one["reason"] for one in stopped} == {"shop": "rats", "shopp": ""}
         assert "calls of shop" in agent3(running.data, "doctor").stdout
@@ -128,7 +128,7 @@ def test_other_databases_are_told_what_to_use_instead(tmp_path: Path) -> None:
     assert "secret" not in error.value.message
     with pytest.raises(SetupError, match="pg_restore"):
         restore(tmp_path / "x", options=postgres)
-    with pytest.raises(SetupError, match="in memory"):
+    with pytest.raises(SetupError, match="in-memory"):
         backup(tmp_path / "x", options=DatabaseOptions("sqlite://"))
 
 

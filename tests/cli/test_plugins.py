@@ -120,7 +120,7 @@ def test_a_broken_plugin_is_named_and_breaks_nothing_else(
     code, out, err = agent3("--help")
     assert code == 0
     assert all(f" {name} " in out for name in ("serve", "web", "greet"))
-    assert err.startswith(f"agent3: The command broken of {place} cannot be loaded and is left out: ")
+    assert err.startswith(f"agent3: Ignoring command broken of {place}, which cannot be loaded: ")
     assert reason in err
     assert agent3("greet", "Ann") == (0, "Hello Ann\n", ""), "only the plug-in that is called is loaded"
     assert agent3("broken")[0] == 2
@@ -131,9 +131,9 @@ def test_a_plugin_replaces_no_other_command(install: Plugins, agent3: Command) -
     install({"plug_other": GREET}, greet="plug_other:greet")
     _, out, err = agent3("--help")
     assert "Run the gateway" in out
-    assert [line.partition(" is left out")[0] for line in err.splitlines()] == [
-        "agent3: The command serve of plug_greet:greet",
-        "agent3: The command greet of plug_greet:greet",
+    assert [line.partition(": a command of")[0] for line in err.splitlines()] == [
+        "agent3: Ignoring command serve of plug_greet:greet",
+        "agent3: Ignoring command greet of plug_greet:greet",
     ]
 
 

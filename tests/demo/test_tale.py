@@ -191,7 +191,7 @@ def test_beside_somebodys_own_it_is_served_taken_down_told_and_leaves_nothing_be
         # The command tells the tale at a running gateway, in plain text.
         told = run_agent3(tmp_path, "demo")
         assert told.returncode == 0, told.stderr
-        assert told.stdout.startswith(f"The gateway is {running.url}\n")
+        assert told.stdout.startswith(f"Using the gateway at {running.url}\n")
         assert "\x1b" not in told.stdout
         assert "NT 28, 21:00 to 09:00" in told.stdout
         children = [pid for pid in children_of(running.process.pid) if is_running(pid)]

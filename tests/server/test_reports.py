@@ -330,7 +330,7 @@ def test_the_commands_list_show_count_follow_and_export(tmp_path: Path) -> None:
         assert json.loads(priced.stdout)["prices"][0]["capability"] == "calculate"
         assert door.call("calculator", "2 + 3").json["metadata"]["cost"] == 0.5
         forgotten = run_agent3(data, "price", "calculator.calculate", "--unset").stdout
-        assert forgotten == "calculator.calculate: no price is set now.\n"
+        assert forgotten == "calculator.calculate: price removed.\n"
         assert run_agent3(data, "price", "calculator.nothing", "--call", "0.5").returncode == 4
         assert run_agent3(data, "price", "nobody", "--call", "0.5").returncode == 4
         assert run_agent3(data, "price", "calculator").returncode == 2

@@ -218,7 +218,7 @@ def test_one_that_is_stopped_keeps_nobody_waiting_and_is_replaced_when_it_dies(w
     [
         (["--workers", "none"], "a number from 1 to 256, or auto"),
         (["--workers", "2", "--db", "sqlite:///:memory:"], "one in memory is known to one process only"),
-        (["--workers", "2", "--reload", "served.py:agent"], "--reload serves with one process"),
+        (["--workers", "2", "--reload", "served.py:agent"], "--reload runs a single process"),
     ],
 )
 def test_what_cannot_be_is_said(options: list[str], words: str, tmp_path: Path) -> None:

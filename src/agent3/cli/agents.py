@@ -1,4 +1,4 @@
-"""``agent3 search``, ``list`` and ``show``: the agents that a gateway knows."""
+"""``agent3 search``, ``list`` and ``show``: the agents of a gateway."""
 
 from __future__ import annotations
 
@@ -21,11 +21,11 @@ __all__ = ["list_agents", "print_agent", "print_changes", "search", "show", "typ
 
 _MARKS = {"read_only": "read-only", "consequential": "consequential"}
 _WORDS = 160
-"""Characters of one cell in a list; agent3 show tells the rest."""
+"""Characters in one cell of a list; agent3 show prints the whole text."""
 _LIMIT = 50
-"""Agents in one list: the most that a search gives."""
+"""Agents in one list, the maximum of a search."""
 _TOKENS = 50_000
-"""People may read as much as they asked for."""
+"""A person may read as much as they asked for."""
 
 
 def search(
@@ -42,30 +42,30 @@ def search(
     read_only: Annotated[bool | None, Parameter(negative="--no-read-only")] = None,
     options: GatewayOptions = GatewayOptions(),  # noqa: B008 - frozen
 ) -> None:
-    """Find what can do something, among the capabilities of all agents.
+    """Search the capabilities of all agents.
 
     Parameters
     ----------
     text:
         What you need, in a few words.
     limit:
-        At most this many, up to 50 [default: 10].
+        Maximum number of results, up to 50 [default: 10].
     detail:
-        How much of its input is shown [default: signature].
+        How much of the input to show [default: signature].
     agent:
-        Only of this agent, by its id.
+        Only capabilities of the agent with this id.
     protocol:
-        Only what is reached by it, such as mcp, a2a or nlweb.
+        Only capabilities reached over this protocol, such as mcp, a2a or nlweb.
     tag:
-        Only what has this tag.
+        Only capabilities with this tag.
     provider:
-        Only of agents of this provider.
+        Only agents of this provider.
     media_type:
-        Only what takes or gives it.
+        Only capabilities that accept or return this media type.
     max_price:
-        At most so many US dollars per call.
+        Maximum price per call, in US dollars.
     read_only:
-        Only what says that it only reads, or with --no-read-only that it does not.
+        Only capabilities that declare themselves read-only; --no-read-only for the others.
     """
     filters = {
         "agent": agent,
@@ -95,16 +95,16 @@ def show(
     changes: bool = False,
     options: GatewayOptions = GatewayOptions(),  # noqa: B008 - frozen
 ) -> None:
-    """Show an agent: what it can do, with schemas, prices and ratings.
+    """Show an agent: its capabilities, schemas, prices and ratings.
 
     Parameters
     ----------
     agent:
-        Its id, as agent3 search prints it.
+        Id of the agent, as printed by agent3 search.
     card:
-        Show its raw card instead.
+        Show the raw card instead.
     changes:
-        Show instead how it describes itself by now, where nobody has approved that.
+        Show the changes to its description that wait for approval.
     """
     gateway = connect(options)
     if changes:
@@ -115,13 +115,13 @@ def show(
 
 
 def print_changes(body: Mapping[str, Any]) -> None:
-    """A change that waits for approval, one place after the other."""
+    """A change that waits for approval, one difference after the other."""
     name = clean(str(body["id"]))
     if body["hash"] is None:
-        print(f"{name} is served as it describes itself; no change waits for approval.")
+        print(f"{name} has not changed since it was approved.")
         return
     since = time.strftime("%Y-%m-%d %H:%M", time.localtime(body["since"]))
-    print(f"{name} is served as it was approved. Since {since}: {clean(str(body['why']))}.")
+    print(f"{name} is served as it was approved. Changed since {since}: {clean(str(body['why']))}.")
     for change in body["changes"]:
         print(f"\n{clean(change['path'])}")
         for sign, value in (("-", change["before"]), ("+", change["now"])):
@@ -130,12 +130,12 @@ def print_changes(body: Mapping[str, Any]) -> None:
                 print("\n".join(f"  {sign} {line}" for line in clean(text).splitlines()))
     if body.get("more"):
         print(f"\nAnd {body['more']} more.")
-    print(f"\nApprove it with agent3 approve {name}.")
+    print(f"\nTo approve it: agent3 approve {name}")
 
 
 def _print_hits(found: Mapping[str, Any], *, filtered: bool) -> None:
     if not found["agents"]:
-        print(f"Nothing fits {found['query']!r}. Try other words; agent3 list shows all agents.")
+        print(f"No match for {found['query']!r}. Try other words, or list all agents with agent3 list.")
         if filtered and "hint" in found:
             print(with_command_names(clean(found["hint"])))
         return
@@ -155,7 +155,7 @@ def _print_hits(found: Mapping[str, Any], *, filtered: bool) -> None:
 
 def _print_agents(found: Mapping[str, Any]) -> None:
     if not found["agents"]:
-        print("No agent found. To try some, start the gateway with agent3 serve --demo.")
+        print("No agents. To try the demo agents, run agent3 serve --demo.")
         return
     table = make_table("agent", "what it does", "capabilities", "rating")
     for agent in found["agents"]:
@@ -167,11 +167,11 @@ def _print_agents(found: Mapping[str, Any]) -> None:
         table.add_row(name, *told, str(agent["rating"] or "-"))
     make_console().print(table)
     if len(found["agents"]) == _LIMIT:
-        print(f"These are the first {_LIMIT}. Use agent3 search to find others.")
+        print(f"Only the first {_LIMIT} are shown. Use agent3 search to find others.")
 
 
 def print_agent(body: Mapping[str, Any]) -> None:
-    """An agent for people: what it is, how it was rated, what it can do, and the parameters of each capability."""
+    """An agent for people: description, rating, and the parameters of each capability."""
     console = make_console()
     rating = body["rating"]
     rated = f"rated {rating['mean']} by {rating['count']}" if rating["count"] else "not rated yet"
@@ -191,34 +191,37 @@ def print_agent(body: Mapping[str, Any]) -> None:
     if sign_in := body.get("signIn"):
         console.print(_sign_in_text(sign_in), style="dim")
     if missing := body.get("missing"):
-        console.print(f"The gateway does not have {', '.join(missing)}: set it where the gateway runs, and restart it.")
+        console.print(
+            f"The gateway lacks {', '.join(missing)}. Set it in the environment of the gateway, then restart the "
+            "gateway."
+        )
     for capability in body["capabilities"]:
         _print_capability(console, capability)
     if not body["capabilities"]:
-        console.print("\nIt offers nothing that you can call.")
+        console.print("\nIt has no capability that you may call.")
     if heals := body.get("heals"):
         console.print("\nHealed", style="bold")
         for heal in heals:
             what = f"{heal['selector']} -> {heal['healed']} ({heal['element']['role']} {heal['element']['name']!r})"
             state = f"{heal['state']}, score {heal['score']:.2f}, {heal['wins']} times"
             console.print(clean(f"  {heal['id']}  {heal['action']}: {what}: {state}"))
-        console.print("  Decide with agent3 web heals accept ID, or agent3 web heals revert ID.", style="dim")
+        console.print("  To decide: agent3 web heals accept ID, or agent3 web heals revert ID.", style="dim")
 
 
 def _signature_text(signature: Mapping[str, Any]) -> str:
-    """Whether the card is signed, and whether the signature is valid: it decides how far the card can be trusted."""
+    """Whether the card is signed and the signature is valid, which decides how far the card can be trusted."""
     why = f": {signature['why']}" if signature.get("why") else ""
     texts = {
         "verified": f"card signed and verified, key {', '.join(key[:16] for key in signature.get('keys') or ())}",
         "unverified": f"card signed, but not verified{why}",
         "invalid": f"card with an INVALID signature{why}",
-        "given": "card given by hand",
+        "given": "card given by the operator",
     }
     return texts.get(str(signature.get("status")), "card not signed")
 
 
 def _sign_in_text(sign_in: Mapping[str, Any]) -> str:
-    """Until when the sign-in holds. One without an end renews its token by itself until it is revoked."""
+    """When the sign-in expires. A sign-in without an end renews its own token until it is revoked."""
     ends = "" if sign_in["until"] is None else time.strftime("%Y-%m-%d %H:%M:%S", time.localtime(sign_in["until"]))
     state = "signed in" if sign_in["way"] == "person" else "signed in as a machine"
     if sign_in["over"]:
@@ -259,7 +262,7 @@ def _print_capability(console: Console, capability: Mapping[str, Any]) -> None:
 
 
 def type_text(definition: Mapping[str, Any]) -> str:
-    """The type of a parameter, in a word or a few."""
+    """The type of a parameter, in a few words."""
     if "enum" in definition:
         return " | ".join(json.dumps(value, ensure_ascii=False) for value in definition["enum"])
     if "const" in definition:

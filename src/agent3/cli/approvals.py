@@ -1,4 +1,4 @@
-"""``agent3 approvals``: calls that wait for somebody's yes, at a running gateway or on the database of the settings."""
+"""``agent3 approvals``: calls that wait for approval, at a running gateway or on the database of the settings."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from agent3.terminal.output import clean, print_result
 
 __all__ = ["app"]
 
-app = App(name="approvals", help="Calls that wait for somebody's yes.")
+app = App(name="approvals", help="Calls that wait for approval: list, show, approve, deny.")
 
 
 @app.command(name="list")
@@ -24,14 +24,14 @@ def list_(
     limit: int = 50,
     options: GatewayOptions = GatewayOptions(),  # noqa: B008 - frozen
 ) -> None:
-    """List the calls that wait for approval, the oldest first.
+    """List the calls that wait for approval, oldest first.
 
     Parameters
     ----------
     all:
-        Also those that were decided or are over, the latest first.
+        Include decided and expired ones; newest first.
     limit:
-        At most this many, up to 1000 [default: 50].
+        Maximum number, up to 1000 [default: 50].
     """
     found = connect(options).approvals(waiting=not all, limit=limit)
     print_result(found, options.json, _print_list)
@@ -39,43 +39,43 @@ def list_(
 
 @app.command
 def show(approval: str, *, options: GatewayOptions = GatewayOptions()) -> None:  # noqa: B008 - frozen
-    """Show one of them: who calls what, with which input, why it waits and until when.
+    """Show an approval: caller, input, reason, and when it expires.
 
     Parameters
     ----------
     approval:
-        Its id, from agent3 approvals list.
+        Id of the approval, as printed by agent3 approvals list.
     """
     print_result(connect(options).approval(approval), options.json, _print_one)
 
 
 @app.command
 def approve(approval: str, *, reason: str = "", options: GatewayOptions = GatewayOptions()) -> None:  # noqa: B008
-    """Let the call go on.
+    """Approve the call, which then runs.
 
     Parameters
     ----------
     approval:
-        Its id.
+        Id of the approval.
     reason:
-        Why, for the record.
+        Reason, for the record.
     """
     found = connect(options).decide(approval, approve=True, reason=reason)
     print_result(
-        found, options.json, lambda one: print(clean(f"Approved: {one['agent']}.{one['capability']} goes on."))
+        found, options.json, lambda one: print(clean(f"Approved: {one['agent']}.{one['capability']} continues."))
     )
 
 
 @app.command
 def deny(approval: str, *, reason: str = "", options: GatewayOptions = GatewayOptions()) -> None:  # noqa: B008
-    """Refuse the call. Its caller is told, with the reason.
+    """Deny the call. The caller is told the reason.
 
     Parameters
     ----------
     approval:
-        Its id.
+        Id of the approval.
     reason:
-        Why, for the caller and the record.
+        Reason, for the caller and the record.
     """
     found = connect(options).decide(approval, approve=False, reason=reason)
     print_result(found, options.json, lambda one: print(clean(f"Denied: {one['agent']}.{one['capability']}.")))
@@ -83,7 +83,7 @@ def deny(approval: str, *, reason: str = "", options: GatewayOptions = GatewayOp
 
 def _print_list(found: dict[str, Any]) -> None:
     if not found["approvals"]:
-        print("Nothing waits for approval.")
+        print("No calls wait for approval.")
         return
     table = make_table("approval", "who", "what", "why", "until", "status")
     for one in found["approvals"]:

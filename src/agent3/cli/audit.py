@@ -1,4 +1,4 @@
-"""``agent3 audit``: whether the record of calls and changes is as it was written, also of a copy elsewhere."""
+"""``agent3 audit``: verify or export the record of calls and changes."""
 
 from __future__ import annotations
 
@@ -38,16 +38,16 @@ def verify(
     key: str | None = None,
     options: DatabaseOptions = DatabaseOptions(),  # noqa: B008 - frozen
 ) -> None:
-    """Check the chain of calls and changes. Exits with 1 and names the first bad row where it does not hold.
+    """Verify the chain of calls and changes. Names the first bad row, and exits with 1, if it is broken.
 
     Parameters
     ----------
     file:
-        Check an export instead of the database, anywhere.
+        Verify this export instead of the database; works on any machine.
     head:
-        A head that an earlier check printed, as NUMBER:LINK. It must still be in the chain.
+        A head printed by an earlier check, as NUMBER:LINK. It must still be in the chain.
     key:
-        The id of the key that must have signed an export. Without it, the file is believed about its own key.
+        Id of the key that must have signed the export. Without it, the key named in the file is trusted.
     """
     named = _parse_head(head)
     try:
@@ -55,7 +55,9 @@ def verify(
             report = _verify_file(file, named, key)
         else:
             if key is not None:
-                raise ValidationError("--key is for an export. A database is checked with the gateway's own key.")
+                raise ValidationError(
+                    "--key applies to an export only. A database is verified with the gateway's own key."
+                )
 
             async def check(database: Database, own: OwnKey | None) -> dict[str, Any]:
                 return await verify_database(database, _know_keys([] if own is None else [own.jwk()], None), named)
@@ -70,17 +72,17 @@ def verify(
 
 @app.command
 def export(file: Path, *, force: bool = False, options: DatabaseOptions = DatabaseOptions()) -> None:  # noqa: B008 - frozen
-    """Write the whole chain to a file, which agent3 audit verify --file checks anywhere.
+    """Export the whole chain to a file. agent3 audit verify --file checks it on any machine.
 
     Parameters
     ----------
     file:
-        The file to write: one JSON object a line.
+        File to write: one JSON object per line.
     force:
         Overwrite an existing file.
     """
     if file.exists() and not force:
-        raise SetupError(f"{file} exists already. Name another file, or add --force.")
+        raise SetupError(f"{file} already exists. Choose another name, or add --force.")
 
     async def write(database: Database, own: OwnKey | None) -> dict[str, Any]:
         lines = 0
@@ -98,14 +100,14 @@ def export(file: Path, *, force: bool = False, options: DatabaseOptions = Databa
     try:
         made = use_database(options, write)
     except OSError as error:
-        raise SetupError(f"{file} cannot be written: {error}.") from None
+        raise SetupError(f"Cannot write {file}: {error}.") from None
     print_result(
         made, options.json, lambda body: print_note(f"{body['lines'] - 1} records and rows, key {body['key']}.")
     )
 
 
 def use_database(options: DatabaseOptions, work: Callable[[Database, OwnKey | None], Awaitable[T]]) -> T:
-    """Run something on the database of the settings, with the key that signs its audit, if that can be opened."""
+    """Run something on the database of the settings, with the key that signs its audit, if it can be read."""
     settings = load_database_settings(options)
     url = database_url(settings)
 
@@ -115,7 +117,7 @@ def use_database(options: DatabaseOptions, work: Callable[[Database, OwnKey | No
             try:
                 own: OwnKey | None = await open_own_keys(database, settings.storage.seal, url, REAL).key("audit")
             except SetupError as error:
-                print_note(f"Without the key of the audit, signatures are not checked or made: {error.message}")
+                print_note(f"The audit key cannot be read, so signatures are neither checked nor made: {error.message}")
                 own = None
             return await work(database, own)
         finally:
@@ -129,14 +131,14 @@ def _verify_file(file: Path, head: tuple[int, str] | None, key: str | None) -> d
         with file.open("rb") as lines:
             found: dict[str, Any] = read_lines(lines, lambda keys: _know_keys(keys, key), head)
     except OSError as error:
-        raise SetupError(f"{file} cannot be read: {error}.") from None
+        raise SetupError(f"Cannot read {file}: {error}.") from None
     if key is not None and found["unsigned_records"] == found["records"]:
-        raise Broken(f"record {found['records']}", f"nothing is signed with the key {key}")
+        raise Broken(f"record {found['records']}", f"nothing is signed with key {key}")
     return found
 
 
 def _know_keys(keys: list[Any], wanted: str | None) -> IsSigned:
-    """Signatures by these public keys, or by one of them alone."""
+    """Signatures by these public keys, or by one of them only."""
     known = {
         str(key["kid"]): key
         for key in keys
@@ -150,7 +152,7 @@ def _know_keys(keys: list[Any], wanted: str | None) -> IsSigned:
 
 
 def _matches_id(key: dict[str, Any]) -> bool:
-    """Whether the id of a key is that of its content: else another key could bear it."""
+    """Whether the id of a key is the hash of its content; otherwise another key could claim it."""
     return str(key.get("kid")) == f"audit-{str(key.get('x'))[:16]}"
 
 
@@ -158,7 +160,7 @@ def _parse_head(text: str | None) -> tuple[int, str] | None:
     if text is None:
         return None
     if (match := _HEAD.fullmatch(text)) is None:
-        raise ValidationError("--head is NUMBER:LINK, as agent3 audit verify prints it.")
+        raise ValidationError("--head must be NUMBER:LINK, as printed by agent3 audit verify.")
     return int(match[1]), match[2]
 
 
@@ -166,14 +168,17 @@ def _show(report: dict[str, Any]) -> None:
     if not report["ok"]:
         print(f"BROKEN at {clean(report['where'])}: {clean(report['what'])}.")
         return
-    print(f"The chain holds: {report['records']} records, {report['rows']} rows of calls, {report['removed']} removed.")
+    print(
+        f"The chain is intact: {report['records']} records, {report['rows']} rows of calls, {report['removed']} "
+        "removed."
+    )
     if report["unsigned_records"] or report["unsigned_rows"]:
         print(
             f"Not signed yet: {report['unsigned_records']} records, {report['unsigned_rows']} rows. "
-            "A change of these by somebody who makes the links anew would not be seen."
+            "Tampering with these is not detected if the links are recomputed."
         )
     if report["outside"]:
-        print(f"Outside of the chain: {report['outside']} rows from before it began.")
+        print(f"Outside the chain: {report['outside']} rows written before it began.")
     for key in report["unknown_keys"]:
-        print(f"Not checked: signatures with the key {clean(key)}, which is not known here.")
+        print(f"Not checked: signatures with key {clean(key)}, which is not known here.")
     print(f"head {report['head']}")

@@ -1,4 +1,4 @@
-"""``agent3 backup`` and ``agent3 restore``, for the embedded database. The gateway must stop only for a restore."""
+"""``agent3 backup`` and ``agent3 restore``, for the embedded database. Only a restore needs the gateway stopped."""
 
 from __future__ import annotations
 
@@ -25,12 +25,12 @@ def backup(
     force: bool = False,
     options: DatabaseOptions = DatabaseOptions(),  # noqa: B008 - frozen
 ) -> None:
-    """Back up the embedded database and its large results to one file. A gateway may be running.
+    """Back up the embedded database and its large results to one file. The gateway may keep running.
 
     Parameters
     ----------
     file:
-        The archive to write; compressed if its name ends in gz.
+        Archive to write; compressed if its name ends in gz.
     force:
         Overwrite an existing file.
     """
@@ -41,7 +41,7 @@ def backup(
         return
     print(f"{file}: a database of {made.size:,} bytes and {made.blobs} large results, verified.")
     if made.missing:
-        print_note(f"{len(made.missing)} large results are missing from it: their files were gone or damaged.")
+        print_note(f"{len(made.missing)} large results are missing from the backup: their files are lost or damaged.")
 
 
 def restore(file: Path, *, options: DatabaseOptions = DatabaseOptions()) -> None:  # noqa: B008 - frozen
@@ -50,7 +50,7 @@ def restore(file: Path, *, options: DatabaseOptions = DatabaseOptions()) -> None
     Parameters
     ----------
     file:
-        An archive that agent3 backup wrote.
+        Archive written by agent3 backup.
     """
     database, blobs = _find_files(load_database_settings(options), file)
     done = archives.restore(file, database, blobs)
@@ -58,7 +58,7 @@ def restore(file: Path, *, options: DatabaseOptions = DatabaseOptions()) -> None
         print_json({"database": str(database), "aside": done.aside, **msgspec.to_builtins(done.contents)})
         return
     made = time.strftime("%Y-%m-%d %H:%M:%S", time.localtime(done.contents.at))
-    print(f"{database} is restored from the backup of {made}.")
+    print(f"{database} was restored from the backup of {made}.")
     if done.aside:
         print(f"The previous database was moved to {done.aside}. Delete it when you no longer need it.")
 
@@ -66,17 +66,17 @@ def restore(file: Path, *, options: DatabaseOptions = DatabaseOptions()) -> None
 def _find_files(settings: Settings, archive: Path) -> tuple[Path, Path | None]:
     """The file of the embedded database and the folder of its large results.
 
-    SetupError for another database, with the commands that back that one up.
+    SetupError for another kind of database, with the commands that back it up.
     """
     url = database_url(settings)
     if url.startswith(("postgresql://", "postgres://")):
         shown = without_password(url)
         raise SetupError(
-            "This command is for the embedded database. For PostgreSQL use pg_dump --format=custom"
-            f" --file={archive} {shown} to back up, pg_restore --clean --dbname={shown} {archive} to restore."
-            " Copy the folder storage.artifacts as well."
+            "This command works with the embedded database only. For PostgreSQL, back up with pg_dump "
+            f"--format=custom --file={archive} {shown} and restore with pg_restore --clean --dbname={shown} "
+            f"{archive}. Copy the folder storage.artifacts as well."
         )
     path = None if url == ":memory:" else sqlite_path(url)
     if path is None:
-        raise SetupError("A database in memory cannot be backed up or restored. Name a file with --db sqlite:///PATH.")
+        raise SetupError("An in-memory database cannot be backed up or restored. Name a file with --db sqlite:///PATH.")
     return path, blob_folder(settings, url)

@@ -1,4 +1,4 @@
-"""``agent3 batch``: several calls at once, from a file or from standard input."""
+"""``agent3 batch``: several calls at once, from a file or standard input."""
 
 from __future__ import annotations
 
@@ -19,18 +19,19 @@ def batch(
     *,
     options: GatewayOptions = GatewayOptions(),  # noqa: B008 - frozen
 ) -> None:
-    """Make several calls at once, each with an answer of its own.
+    """Make several calls at once; each has its own answer.
 
     Parameters
     ----------
     file:
-        The calls, as a JSON array or one JSON object a line: {"agentId": "echo", "message": "hello"}. Without it, or
-        with -, they are read from standard input.
+        The calls, as a JSON array or one JSON object per line: {"agentId": "echo", "message": "hello"}. Read from
+        standard
+        input if it is missing or -.
     """
     try:
         text = sys.stdin.read() if file is None or str(file) == "-" else file.read_text("utf-8")
     except (OSError, UnicodeDecodeError) as error:
-        raise ValidationError(f"The calls cannot be read: {error}.") from None
+        raise ValidationError(f"Cannot read the calls: {error}.") from None
     answer = connect(options).call({"calls": _parse_calls(text)})
     print_result(answer, options.json, _print_answers)
     if not answer["success"]:
@@ -44,12 +45,12 @@ def _parse_calls(text: str) -> list[Any]:
         else:
             calls = [json.loads(line) for line in text.splitlines() if line.strip()]
     except ValueError as error:
-        raise ValidationError(f"The calls are not JSON: {error}. Give an array, or one object a line.") from None
+        raise ValidationError(f"The calls are not JSON: {error}. Give an array, or one object per line.") from None
     assert isinstance(calls, list)
     return calls
 
 
 def _print_answers(answer: dict[str, Any]) -> None:
-    """One answer a line, as JSON, in the order of the calls."""
+    """One answer per line, as JSON, in the order of the calls."""
     for each in answer["result"]:
         print_json(each)

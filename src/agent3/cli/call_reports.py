@@ -1,4 +1,4 @@
-"""``agent3 calls`` and ``agent3 price``: what was called, with what result and at what cost; and what it costs."""
+"""``agent3 calls`` and ``agent3 price``: the calls that were made, their results and costs; and prices."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ __all__ = ["app", "price"]
 
 _PAGE = 1_000
 _LOOK = 1.0
-"""Seconds between two looks of ``tail``."""
+"""Seconds between two polls of ``tail``."""
 
 app = App(name="calls")
 
@@ -40,22 +40,22 @@ class Filters:
     caller: str | None = None
     "Only calls of this client."
     status: str | None = None
-    "Only those that ended so: done, failed, needs, working, denied, refused or canceled."
+    "Only calls with this status: done, failed, needs, working, denied, refused or canceled."
     code: str | None = None
-    "Only those that failed with this code, such as timeout."
+    "Only calls that failed with this code, such as timeout."
     protocol: str | None = None
-    "Only those that went by this protocol: mcp, a2a, nlweb or local."
+    "Only calls over this protocol: mcp, a2a, nlweb or local."
     door: str | None = None
-    "Only those that came in by this door, such as mcp or rest."
+    "Only calls through this door, such as mcp or rest."
     min_seconds: float | None = None
-    "Only those that took at least so long."
+    "Only calls that took at least this long."
     trace: str | None = None
-    "Only those of this trace."
+    "Only calls of this trace."
     job: str | None = None
     "Only the turns of this job."
 
     def query(self, **more: Any) -> dict[str, str]:
-        """As the gateway takes it."""
+        """As the gateway accepts it."""
         given = {name.replace("_", "-"): value for name, value in vars(self).items()} | more
         return {name: str(value) for name, value in given.items() if value is not None}
 
@@ -70,18 +70,18 @@ def list_(
     cursor: str | None = None,
     options: GatewayOptions = GatewayOptions(),  # noqa: B008 - frozen
 ) -> None:
-    """List calls, the latest first.
+    """List calls, newest first.
 
     Parameters
     ----------
     since:
-        Only later ones: 2h, 7d, or a date such as 2026-01-31.
+        Only calls after this time: 2h, 7d, or a date such as 2026-01-31.
     until:
-        Only earlier ones, likewise.
+        Only calls before this time.
     limit:
-        At most this many, up to 1000 [default: 50].
+        Maximum number, up to 1000 [default: 50].
     cursor:
-        Go on after the page that named this cursor.
+        Continue after the page that printed this cursor.
     """
     query = filters.query(since=_moment(since), until=_moment(until), limit=limit, cursor=cursor)
     print_result(connect(options).calls(query), options.json, _print_page)
@@ -89,12 +89,12 @@ def list_(
 
 @app.command
 def show(call: str, *, options: GatewayOptions = GatewayOptions()) -> None:  # noqa: B008 - frozen
-    """Show everything that was recorded of a call, with all its turns.
+    """Show everything recorded about a call, with all its turns.
 
     Parameters
     ----------
     call:
-        Its id, as agent3 calls list prints it, or that of a job.
+        Id of the call, as printed by agent3 calls list, or of a job.
     """
     print_result(connect(options).record(call), options.json, _print_record)
 
@@ -111,12 +111,12 @@ def stats(
     limit: int = 100,
     options: GatewayOptions = GatewayOptions(),  # noqa: B008 - frozen
 ) -> None:
-    """Count calls, failures, times, tokens and cost.
+    """Count calls, failures, durations, tokens and cost.
 
     Parameters
     ----------
     by:
-        Groups: agent, capability, caller or day, or several with commas [default: agent].
+        Group by agent, capability, caller or day, or several separated by commas [default: agent].
     agent:
         Only calls of this agent.
     capability:
@@ -124,11 +124,11 @@ def stats(
     caller:
         Only calls of this client.
     since:
-        From the hour of this moment on: 2h, 7d, or a date [default: 7d].
+        From the hour of this time on: 2h, 7d, or a date [default: 7d].
     until:
-        To the hour of this moment.
+        Up to the hour of this time.
     limit:
-        At most this many groups, up to 1000 [default: 100].
+        Maximum number of groups, up to 1000 [default: 100].
     """
     given: dict[str, object] = {"by": by, "agent": agent, "capability": capability, "caller": caller, "limit": limit}
     given |= {"since": _moment(since), "until": _moment(until)}
@@ -142,7 +142,7 @@ def tail(
     filters: Filters = Filters(),  # noqa: B008 - frozen
     options: GatewayOptions = GatewayOptions(),  # noqa: B008 - frozen
 ) -> None:
-    """Follow calls as they end, until interrupted. With --json, one object on each line."""
+    """Follow calls as they end, until interrupted. With --json, one object per line."""
     gateway = connect(options)
     page = gateway.calls(filters.query(follow="true"))
     print_note(f"Following the calls of {gateway.where}. Press Ctrl+C to stop.")
@@ -168,27 +168,27 @@ def export(
     force: bool = False,
     options: GatewayOptions = GatewayOptions(),  # noqa: B008 - frozen
 ) -> None:
-    """Write calls to a file, the latest first: CSV, or JSON with one object on each line.
+    """Export calls to a file, newest first: CSV, or JSON with one object per line.
 
     Parameters
     ----------
     file:
-        Where to write [default: standard output].
+        File to write [default: standard output].
     since:
-        Only later ones: 2h, 7d, or a date such as 2026-01-31.
+        Only calls after this time: 2h, 7d, or a date such as 2026-01-31.
     until:
-        Only earlier ones, likewise.
+        Only calls before this time.
     format:
-        csv or json [default: by the name of the file].
+        csv or json [default: from the file name].
     force:
-        Replace the file if it exists.
+        Overwrite an existing file.
     """
     from agent3.gateway.reports import to_csv
 
     form = format or ("json" if file is not None and file.suffix in (".json", ".jsonl", ".ndjson") else "csv")
     gateway = connect(options)
     if file is not None and file.exists() and not force:
-        raise ValidationError(f"{file} exists. Give --force to replace it.")
+        raise ValidationError(f"{file} already exists. Add --force to overwrite it.")
     try:
         out = sys.stdout if file is None else file.open("w", encoding="utf-8", newline="")
     except OSError as error:
@@ -223,26 +223,26 @@ def price(
     unset: bool = False,
     options: GatewayOptions = GatewayOptions(),  # noqa: B008 - frozen
 ) -> None:
-    """Set what calls of an agent cost, in US dollars.
+    """Set the price of an agent's calls, in US dollars.
 
     Parameters
     ----------
     what:
-        The agent, or AGENT.CAPABILITY for one of its capabilities.
+        An agent, or AGENT.CAPABILITY for one capability.
     call:
-        For one call.
+        Price per call.
     second:
-        For each second until the answer.
+        Price per second until the answer.
     tokens:
-        For a thousand tokens.
+        Price per 1000 tokens.
     unset:
-        Forget the price that was set.
+        Remove the price.
     """
     given = {
         name: value for name, value in (("call", call), ("second", second), ("tokens", tokens)) if value is not None
     }
     if unset == bool(given):
-        raise ValidationError("Give --call, --second or --tokens, or --unset to forget the price.")
+        raise ValidationError("Give --call, --second or --tokens, or --unset to remove the price.")
     gateway = connect(options)
     agent, capability = _find_priced(gateway, what)
     body: dict[str, Any] = {"agentId": agent, "price": None if unset else given}
@@ -251,7 +251,7 @@ def price(
 
 
 def _find_priced(gateway: Gateway, what: str) -> tuple[str, str | None]:
-    """The agent and capability that are meant. Ids may hold dots: the first that is an agent counts."""
+    """The agent and the capability. Ids may contain dots: the first prefix that is an agent wins."""
     for place in (len(what), *(number for number in range(len(what) - 1, 0, -1) if what[number] == ".")):
         try:
             shown = gateway.show(what[:place])
@@ -263,7 +263,7 @@ def _find_priced(gateway: Gateway, what: str) -> tuple[str, str | None]:
                 f"Agent {what[:place]!r} has no capability {name!r}. See agent3 show {what[:place]}."
             )
         return what[:place], name or None
-    raise AgentNotFound(f"There is no agent {what!r} to set a price for. See agent3 list.")
+    raise AgentNotFound(f"Unknown agent {what!r}. See agent3 list.")
 
 
 def _moment(text: str | None) -> float | None:
@@ -272,7 +272,7 @@ def _moment(text: str | None) -> float | None:
 
 def _print_page(page: Mapping[str, Any]) -> None:
     if not page["calls"] and page["next"] is None:
-        print("No calls.")
+        print("No calls match.")
         return
     table = make_table("call", "when", "caller", "what", "result", "seconds", "cost")
     for call in page["calls"]:
@@ -282,7 +282,7 @@ def _print_page(page: Mapping[str, Any]) -> None:
         table.add_row(call["id"], _when(call), caller, what, result, f"{call['seconds']:.3f}", _dollars(call))
     make_console().print(table)
     if page["next"] is not None:
-        print(f"There are more: --cursor {page['next']}")
+        print(f"More: --cursor {page['next']}")
 
 
 def _print_record(record: Mapping[str, Any]) -> None:
@@ -302,7 +302,7 @@ def _print_record(record: Mapping[str, Any]) -> None:
 
 def _print_statistics(found: Mapping[str, Any]) -> None:
     if not found["statistics"]:
-        print("No calls.")
+        print("No calls match.")
         return
     table = make_table(*found["by"], "calls", "failed", "refused", "p50 s", "p95 s", "tokens", "cost")
     for one in found["statistics"]:
@@ -315,11 +315,13 @@ def _print_statistics(found: Mapping[str, Any]) -> None:
 
 def _print_prices(found: Mapping[str, Any], forgotten: str | None) -> None:
     if forgotten is not None:
-        print(clean(f"{forgotten}: no price is set now."))
+        print(clean(f"{forgotten}: price removed."))
     for one in found["prices"]:
         what = f"{found['agent']}/{one['capability']}"
         print(
-            clean(f"{what}: ${one['call']:g} a call, ${one['second']:g} a second, ${one['tokens']:g} per 1000 tokens")
+            clean(
+                f"{what}: ${one['call']:g} per call, ${one['second']:g} per second, ${one['tokens']:g} per 1000 tokens"
+            )
         )
 
 

@@ -1,4 +1,4 @@
-"""``agent3 call``: one call of an agent, and the questions that it asks on the way."""
+"""``agent3 call``: call an agent and answer its questions."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ from agent3.terminal.output import clean, print_indented, print_note, print_resu
 __all__ = ["call", "cancel", "print_answer"]
 
 _WORDS = 160
-"""Characters of what a form says of one field."""
+"""Characters of the description of one form field."""
 
 
 def call(
@@ -40,25 +40,25 @@ def call(
     Parameters
     ----------
     agent:
-        Its id, as agent3 search prints it.
+        Id of the agent, as printed by agent3 search.
     message:
-        What it should do; with --job, the answer to its question. Put -- before text that begins with a hyphen.
+        What the agent should do; with --job, the answer to its question. Put -- before text that starts with a hyphen.
     capability:
-        Which of its capabilities, if it has several.
+        Which capability to call, if the agent has several.
     input:
-        Structured input as JSON, following the schema of the capability.
+        Structured input as JSON, matching the schema of the capability.
     timeout:
         Seconds that the call may take [default: 30].
     retries:
-        How often a failed attempt may be repeated, where that is safe [default: 1].
+        How often to repeat a failed attempt, if that is safe [default: 1].
     job:
-        Continue the job that asked a question.
+        Continue this job, which asked a question.
     """
     gateway = connect(options)
     try:
         given = None if input is None else json.loads(input)
     except ValueError as error:
-        raise ValidationError(f"--input is not JSON: {error}. Quote it for your shell.") from None
+        raise ValidationError(f"--input is not valid JSON: {error}. Check the quoting for your shell.") from None
     metadata = {"timeout": timeout * 1000 if timeout is not None else None, "retries": retries, "job": job}
     arguments = {"agentId": agent, "message": " ".join(message), "capability": capability, "input": given}
     answer = gateway.call(_drop_empty(arguments) | {"metadata": _drop_empty(metadata)})
@@ -73,32 +73,32 @@ def call(
 
 
 def cancel(job: str, *, options: GatewayOptions = GatewayOptions()) -> None:  # noqa: B008 - frozen
-    """Cancel a job that still works or waits for an answer.
+    """Cancel a job that is working or waiting for an answer.
 
     Parameters
     ----------
     job:
-        Its id, as agent3 call prints it where it waits. Ctrl-C cancels a call that is still being answered.
+        Id of the job, as printed by agent3 call. To cancel a call while you wait for it, press Ctrl-C.
     """
 
     def say(found: Mapping[str, Any]) -> None:
-        ended = "Canceled it." if found["status"] == "canceled" else f"It has ended already: {found['status']}."
+        ended = "Canceled." if found["status"] == "canceled" else f"The job has already ended: {found['status']}."
         print(clean(ended))
 
     print_result(connect(options).cancel(job), options.json, say)
 
 
 def print_answer(answer: Mapping[str, Any], agent: str, options: GatewayOptions) -> None:
-    """The result alone on standard output; a failure, or the command to go on with, on standard error."""
+    """The result alone on standard output; failures and the command to continue on standard error."""
     if answer.get("status") == "needs":
         for question in answer["questions"]:
             print(_question_text(question))
         if _waits_for_others(answer):
-            print_note(f"No answer is needed here. To see how it stands: {_next_command(agent, '', answer, options)}")
+            print_note(f"You need not answer. To check on it: {_next_command(agent, '', answer, options)}")
         else:
-            print_note(f"It waits for your answer: {_next_command(agent, 'ANSWER', answer, options)}")
+            print_note(f"The job waits for your answer: {_next_command(agent, 'ANSWER', answer, options)}")
     elif answer.get("status") == "working":
-        print_note(f"It is still working. To see its result: {_next_command(agent, '', answer, options)}")
+        print_note(f"The job is still working. To get its result: {_next_command(agent, '', answer, options)}")
     elif not answer["success"]:
         error = answer["error"]
         if answer.get("errorCode") == "invalid_input" and "Missing required" in error:
@@ -112,7 +112,7 @@ def print_answer(answer: Mapping[str, Any], agent: str, options: GatewayOptions)
 
 
 def _waits_for_others(answer: Mapping[str, Any]) -> bool:
-    """Whether somebody else decides, such as who approves calls; no answer of the caller counts then."""
+    """Whether another person decides, such as an approver; no answer of the caller counts then."""
     return all(question.get("by") for question in answer["questions"])
 
 
@@ -121,7 +121,7 @@ def _drop_empty(values: Mapping[str, Any]) -> dict[str, Any]:
 
 
 def _ask_person(questions: list[dict[str, Any]]) -> dict[str, Any] | None:
-    """Put the questions to the person at the terminal; None if they leave them open (Ctrl-D, Ctrl-C)."""
+    """Ask the person at the terminal; None if they leave a question open (Ctrl-D, Ctrl-C)."""
     answers: dict[str, Any] = {}
     for question in questions:
         if url := question.get("url"):
@@ -129,7 +129,7 @@ def _ask_person(questions: list[dict[str, Any]]) -> dict[str, Any] | None:
         try:
             said = input(f"{_question_text(question)} ")
             while not said.strip() and not url and (said := _answer_without_words(question)) is None:
-                said = input("An answer is needed; Ctrl-D leaves the question open. ")
+                said = input("Please answer, or press Ctrl-D to leave the question open.")
         except (EOFError, KeyboardInterrupt):
             print()
             return None
@@ -138,7 +138,7 @@ def _ask_person(questions: list[dict[str, Any]]) -> dict[str, Any] | None:
 
 
 def _answer_without_words(question: Mapping[str, Any]) -> Any:
-    """What Enter alone says: the default, or nothing where a form requires nothing; None where it is no answer."""
+    """What Enter alone means: the default, or nothing if the form requires nothing; None if it is no answer."""
     schema = question.get("schema") or {}
     if schema.get("type") == "object" and schema.get("properties") and not schema.get("required"):
         return {}
@@ -146,7 +146,7 @@ def _answer_without_words(question: Mapping[str, Any]) -> Any:
 
 
 def _question_text(question: Mapping[str, Any]) -> str:
-    """A question, with the choices that it does not name itself, or the fields of its form."""
+    """A question, with the choices that its text does not name, or the fields of its form."""
     from agent3.schema.coercion import choices  # loads the validator, which other calls do without
 
     schema = question.get("schema") or {}
@@ -160,7 +160,7 @@ def _question_text(question: Mapping[str, Any]) -> str:
 
 
 def _form_lines(fields: Mapping[str, Any], required: Sequence[str]) -> Iterator[str]:
-    """The fields of a form, and how they are answered in one line."""
+    """The fields of a form, and how to answer them on one line."""
     for name, given in fields.items():
         field = given if isinstance(given, Mapping) else {}
         need = "required" if name in required else "optional"
@@ -173,7 +173,7 @@ def _form_lines(fields: Mapping[str, Any], required: Sequence[str]) -> Iterator[
 
 
 def _next_command(agent: str, answer_text: str, answer: Mapping[str, Any], options: GatewayOptions) -> str:
-    """The command that goes on with a job, at the same gateway."""
+    """The command that continues a job, at the same gateway."""
     same = {"--server": options.server, "--db": options.db, "--config": options.config}
     named = [word for name, value in same.items() if value is not None for word in (name, str(value))]
     words = ["agent3", "call", agent, answer_text, "--job", answer["job"], *named, "--demo" if options.demo else ""]

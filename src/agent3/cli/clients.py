@@ -1,4 +1,4 @@
-"""``agent3 client``: who may call over the network, on the database of the settings. A gateway may be running."""
+"""``agent3 client``: who may call over the network, in the database of the settings. A gateway may be running."""
 
 from __future__ import annotations
 
@@ -32,7 +32,7 @@ __all__ = ["app"]
 T = TypeVar("T")
 _SECONDS = {"m": 60.0, "h": 3_600.0, "d": 86_400.0}
 
-app = App(name="client", help="Clients: who may call over the network, and with which keys.")
+app = App(name="client", help="Clients that may call over the network, and their keys.")
 
 
 @app.command
@@ -43,25 +43,25 @@ def add(
     tenant: str | None = None,
     options: DatabaseOptions = DatabaseOptions(),  # noqa: B008 - frozen
 ) -> None:
-    """Add a client, and print its key. The key is shown once; only its hash is stored.
+    """Add a client and print its key. The key is shown only once; only its hash is stored.
 
     Parameters
     ----------
     client:
-        Its name in rules, limits and the ledger.
+        Id of the client, used in rules, limits and the ledger.
     scope:
-        Scopes that rules can ask for; agent3:operate makes it an operator.
+        Scopes that rules can require; agent3:operate makes it an operator.
     tenant:
-        The tenant that it belongs to.
+        Tenant of the client.
     """
     if surplus:  # taken here, since the parser would show it
         raise SetupError(
-            "agent3 client add takes one name and makes the key itself, so nothing was stored. If what came after the "
-            "name is a secret, change it: others can see what is on a command line."
+            "agent3 client add takes only a name and creates the key itself. Nothing was stored. If the "
+            "extra argument is a secret, change it: others can see the command line."
         )
     settings = load_database_settings(options)
     if any(one.id == client for one in settings.clients):
-        raise Conflict(f"There is a client {client!r} in agent3.toml already. Choose another id, or change it there.")
+        raise Conflict(f"Client {client!r} already exists in agent3.toml. Choose another id, or edit the file.")
 
     async def work(clients: StoredClients) -> tuple[str, int]:
         return await clients.add(client, scope, tenant), clients.count
@@ -71,16 +71,17 @@ def add(
         print_json({"id": client, "key": key, "scopes": list(scope), "tenant": tenant})
         return
     print(key)
-    print_note(f"This is the key of {client}. It is not shown again: agent3 client rotate {client} makes another.")
+    print_note(f"This is the key of {client}. It is not shown again; agent3 client rotate {client} makes a new one.")
     if count == 1 and not settings.clients and not settings.oauth.issuers:
         print_note(
-            "With the first client everybody needs a key, also on this machine: set AGENT3_KEY for the command line."
+            "This is the first client. From now on every caller needs a key, also on this machine: set "
+            "AGENT3_KEY for the command line."
         )
 
 
 @app.command(name="list")
 def list_(*, options: DatabaseOptions = DatabaseOptions()) -> None:  # noqa: B008 - frozen
-    """List all clients, also those of agent3.toml. Keys are never shown."""
+    """List all clients, including those in agent3.toml. Keys are never shown."""
     settings = load_database_settings(options)
     stored = _run(settings, lambda clients: clients.list())
     listed = [
@@ -93,7 +94,9 @@ def list_(*, options: DatabaseOptions = DatabaseOptions()) -> None:  # noqa: B00
 
 def _print_clients(found: dict[str, Any]) -> None:
     if not found["clients"]:
-        print("No clients: only this machine can call, and everybody on it. Add one: agent3 client add NAME")
+        print(
+            "No clients: only callers on this machine are accepted, without a key. To add one: agent3 client add NAME"
+        )
         return
     table = make_table("client", "scopes", "tenant", "keys", "from")
     for one in found["clients"]:
@@ -114,14 +117,14 @@ def _print_clients(found: dict[str, Any]) -> None:
 
 @app.command
 def rotate(client: str, *, overlap: str = "1d", options: DatabaseOptions = DatabaseOptions()) -> None:  # noqa: B008
-    """Make a new key for a client, and print it. The old one stays good for a while.
+    """Make a new key for a client and print it. The old key stays valid for a while.
 
     Parameters
     ----------
     client:
-        Its id.
+        Id of the client.
     overlap:
-        How long the old key stays good: 30m, 12h, 7d, or 0 to end it at once [default: 1d].
+        How long the old key stays valid: 30m, 12h, 7d, or 0 to end it at once [default: 1d].
     """
     seconds = _parse_overlap(overlap)
     key, until = _run(load_database_settings(options), lambda clients: clients.rotate(client, seconds))
@@ -129,7 +132,7 @@ def rotate(client: str, *, overlap: str = "1d", options: DatabaseOptions = Datab
         print_json({"id": client, "key": key, "oldKeyEnds": until})
         return
     print(key)
-    print_note(f"The old key is good until {_show(until)}." if until else "The old key is no longer good.")
+    print_note(f"The old key is valid until {_show(until)}." if until else "The old key is no longer valid.")
 
 
 @app.command
@@ -139,31 +142,33 @@ def scopes(
     scope: Annotated[tuple[str, ...], Parameter(consume_multiple=True)] = (),
     options: DatabaseOptions = DatabaseOptions(),  # noqa: B008 - frozen
 ) -> None:
-    """Give a client other scopes, in place of those it has. Its keys stay, and running gateways follow at once.
+    """Replace the scopes of a client. Its keys stay valid; running gateways follow at once.
 
     Parameters
     ----------
     client:
-        Its id.
+        Id of the client.
     scope:
-        Scopes that rules can ask for, such as roles; none takes all away. agent3:operate makes it an operator.
+        Scopes that rules can require; none removes all. agent3:operate makes it an operator.
     """
     _run(load_database_settings(options), lambda clients: clients.set_scopes(client, scope))
     print_result(
         {"id": client, "scopes": list(scope)},
         options.json,
-        lambda _: print(clean(f"{client} has the scopes {', '.join(scope)}." if scope else f"{client} has no scopes.")),
+        lambda _: print(
+            clean(f"{client} now has the scopes {', '.join(scope)}." if scope else f"{client} now has no scopes.")
+        ),
     )
 
 
 @app.command
 def stop(client: str, *, options: DatabaseOptions = DatabaseOptions()) -> None:  # noqa: B008 - frozen
-    """Refuse everything that a client sends, from now on. Its keys are kept.
+    """Refuse all requests of a client from now on. Its keys are kept.
 
     Parameters
     ----------
     client:
-        Its id.
+        Id of the client.
     """
     _run(load_database_settings(options), lambda clients: clients.stop(client))
     print_result({"id": client, "stopped": True}, options.json, lambda _: print(clean(f"{client} is stopped.")))
@@ -171,12 +176,12 @@ def stop(client: str, *, options: DatabaseOptions = DatabaseOptions()) -> None: 
 
 @app.command
 def start(client: str, *, options: DatabaseOptions = DatabaseOptions()) -> None:  # noqa: B008 - frozen
-    """Accept a client again that was stopped.
+    """Accept a stopped client again.
 
     Parameters
     ----------
     client:
-        Its id.
+        Id of the client.
     """
     _run(load_database_settings(options), lambda clients: clients.stop(client, stopped=False))
     print_result({"id": client, "stopped": False}, options.json, lambda _: print(clean(f"{client} may call again.")))
@@ -184,19 +189,19 @@ def start(client: str, *, options: DatabaseOptions = DatabaseOptions()) -> None:
 
 @app.command
 def remove(client: str, *, yes: bool = False, options: DatabaseOptions = DatabaseOptions()) -> None:  # noqa: B008
-    """Remove a client and its keys. What it did stays in the ledger.
+    """Remove a client and its keys. Its calls stay in the ledger.
 
     Parameters
     ----------
     client:
-        Its id.
+        Id of the client.
     yes:
-        Do not ask.
+        Do not ask for confirmation.
     """
     if not yes:
-        confirm(f"Remove the client {client}, and end its keys?", options.json)
+        confirm(f"Remove the client {client} and its keys?", options.json)
     _run(load_database_settings(options), lambda clients: clients.remove(client))
-    print_result({"id": client, "removed": True}, options.json, lambda _: print(clean(f"{client} is removed.")))
+    print_result({"id": client, "removed": True}, options.json, lambda _: print(clean(f"{client} was removed.")))
 
 
 @app.command
@@ -207,16 +212,16 @@ def can(
     protocol: str | None = None,
     options: DatabaseOptions = DatabaseOptions(),  # noqa: B008
 ) -> None:
-    """Say whether the rules let a client call something, and which rule decides. Ends with 4 if not.
+    """Check whether the rules let a client call something, and show which rule decides. Exits with 4 if not.
 
     Parameters
     ----------
     client:
-        Its id; local for the person at this machine.
+        Id of the client; local for the person at this machine.
     what:
-        AGENT, or AGENT.CAPABILITY.
+        AGENT or AGENT.CAPABILITY.
     protocol:
-        Only over this protocol: local, mcp, a2a, openapi or nlweb; otherwise over each of them.
+        Only over this protocol: local, mcp, a2a, openapi or nlweb [default: each of them].
     """
     settings = load_database_settings(options)
     principal = _find(settings, client)
@@ -262,7 +267,7 @@ def _find(settings: Settings, client: str) -> Principal:
 
 
 def _run(settings: Settings, work: Callable[[StoredClients], Awaitable[T]]) -> T:
-    """Do the work, and tell running gateways of what it changed."""
+    """Do the work, then notify running gateways."""
 
     async def run(database: Database) -> T:
         news = News(database, REAL.id())
@@ -277,7 +282,7 @@ def _run(settings: Settings, work: Callable[[StoredClients], Awaitable[T]]) -> T
 def _parse_overlap(text: str) -> float:
     found = re.fullmatch(r"(\d+(?:\.\d+)?)([mhd])|0", text)
     if found is None:
-        raise ValidationError(f"--overlap {text!r} is not a time. Write 30m, 12h, 7d or 0.")
+        raise ValidationError(f"--overlap {text!r} is not a duration. Write 30m, 12h, 7d or 0.")
     return float(found[1]) * _SECONDS[found[2]] if found[1] else 0.0
 
 

@@ -1,4 +1,4 @@
-"""``agent3 dlq``: dead letters, on the database of the settings. A gateway may be running."""
+"""``agent3 dlq``: dead letters in the database of the settings. A gateway may be running."""
 
 from __future__ import annotations
 
@@ -42,7 +42,7 @@ def list_(
     all: bool = False,  # noqa: A002 - the option is called so
     options: DatabaseOptions = DatabaseOptions(),  # noqa: B008 - frozen
 ) -> None:
-    """List dead letters, the latest first.
+    """List dead letters, newest first.
 
     Parameters
     ----------
@@ -53,11 +53,11 @@ def list_(
     queue:
         Only messages of this queue.
     since:
-        Only later ones: 2h, 7d, or a date such as 2026-01-31.
+        Only those after this time: 2h, 7d, or a date such as 2026-01-31.
     limit:
-        At most this many, up to 1000 [default: 50].
+        Maximum number, up to 1000 [default: 50].
     all:
-        Also calls that were replayed already.
+        Include calls that were already replayed.
     """
     after = None if since is None else parse_moment(since, time.time())
     wanted = Wanted(agent, code, after, queue, all, limit)
@@ -84,7 +84,7 @@ def show(letter: str, *, options: DatabaseOptions = DatabaseOptions()) -> None: 
     Parameters
     ----------
     letter:
-        Its id, as agent3 dlq list prints it.
+        Id of the dead letter, as printed by agent3 dlq list.
     """
     found = run_on_database(load_database_settings(options), lambda database: Letters(database, REAL).show(letter))
     print_result(found, options.json, print_indented)
@@ -104,13 +104,13 @@ def replay(
     Parameters
     ----------
     letters:
-        Their ids, as agent3 dlq list prints them.
+        Ids of dead letters, as printed by agent3 dlq list.
     again:
-        Also those that were replayed before.
+        Include those that were already replayed.
     may_run_twice:
-        Also those that the target may have done already, and cannot recognise as repeated.
+        Include those that the target may already have done, and would do again.
     demo:
-        Also to the demo agents.
+        Include the demo agents as targets.
     """
     settings = load_database_settings(options)
 
@@ -155,9 +155,9 @@ def drop(
     Parameters
     ----------
     letters:
-        Their ids, as agent3 dlq list prints them.
+        Ids of dead letters, as printed by agent3 dlq list.
     yes:
-        Do not ask. Required if there is no terminal to ask at.
+        Do not ask for confirmation. Required if there is no terminal.
     """
     if not yes:
         confirm(f"Delete {len(letters)} dead letters permanently?", options.json)
@@ -165,15 +165,15 @@ def drop(
     if options.json:
         print_json({"dropped": dropped})
     else:
-        print(f"Dropped {dropped} of {len(letters)}.")
+        print(f"Deleted {dropped} of {len(letters)}.")
     if dropped < len(letters):
         sys.exit(4)
 
 
 def parse_moment(text: str, now: float) -> float:
-    """A moment as people write it: ``2h`` ago (s, m, h, d), or a date, with a time if it matters.
+    """A time as people write it: ``2h`` ago (s, m, h, d), or a date, optionally with a time of day.
 
-    Without an offset it is local time, as the lists show it.
+    Without an offset it is local time, as in the lists.
     """
     if ago := _AGO.fullmatch(text):
         return now - float(ago[1]) * _SECONDS[ago[2]]

@@ -1,7 +1,7 @@
-"""``agent3 doctor``: whether this installation can do its work, and what to do if it cannot.
+"""``agent3 doctor``: check this installation and say how to fix what is wrong.
 
-Each check is ``ok``, ``warn`` (it works, but needs attention) or ``fail``. Checking changes nothing, except that a
-missing database is created and an older one is migrated, as by any command.
+Each check is ``ok``, ``warn`` (works, but needs attention) or ``fail``. Checks change nothing, except that a missing
+database is created and an old one is migrated, as by any command.
 """
 
 from __future__ import annotations
@@ -55,9 +55,9 @@ _ASKED = 100
 _LEAST_FREE = 256 << 20
 _COMFORTABLY_FREE = 1 << 30
 _MAX_SKEW = 1.0
-"""Seconds by which this clock may differ from the database's: leases are half a minute long."""
+"""Seconds by which this clock may differ from the database's; a lease lasts half a minute."""
 _MAX_AHEAD = 60.0
-"""Seconds by which stored times may lie in the future before the clock must have been set back."""
+"""Seconds by which stored times may lie in the future before we conclude that the clock was set back."""
 _MODULE_OF_EXTRA = {
     "postgres": "asyncpg",
     "browser": "playwright",
@@ -72,7 +72,7 @@ _NEWEST = (
 
 
 def doctor(*, options: DatabaseOptions = DatabaseOptions()) -> None:  # noqa: B008 - frozen
-    """Check this installation, and say how to fix what does not work."""
+    """Check this installation and say how to fix what is wrong."""
     checks = examine(options.settings())
     ok = all(check["ok"] for check in checks)
     if options.json:
@@ -88,7 +88,7 @@ def doctor(*, options: DatabaseOptions = DatabaseOptions()) -> None:  # noqa: B0
 
 
 def examine(settings: Settings, env: Env = REAL) -> list[Check]:
-    """All checks, each with a name, a state, a sentence on what was found, and a remedy where one is needed."""
+    """All checks: name, state, finding, and a remedy where one is needed."""
     return [
         make_check("python", "ok", f"{platform.python_version()}, agent3 {agent3.__version__}"),
         check_settings(settings, asyncio.run(load_clients(settings, env))),
@@ -112,7 +112,7 @@ def make_check(name: str, state: State, detail: str, remedy: str = "") -> Check:
 
 
 async def load_clients(settings: Settings, env: Env) -> StoredClients | None:
-    """The clients in the database; None where that cannot be read, which its own check says."""
+    """The clients in the database; None if it cannot be read, which its own check reports."""
     try:
         database = (await open_stored(settings, env=env)).database
     except Agent3Error:
@@ -128,31 +128,33 @@ async def load_clients(settings: Settings, env: Env) -> StoredClients | None:
 
 
 def check_settings(settings: Settings, stored: StoredClients | None = None) -> Check:
-    """Whether a gateway would start with them. They have been read and validated already."""
+    """Whether a gateway would start with these settings, which have already been read and validated."""
     try:
         Doorkeeper(settings, Metrics(), stored=stored)
     except Agent3Error as error:
-        return make_check("settings", "fail", error.message.splitlines()[0], "Change agent3.toml or the environment.")
+        return make_check("settings", "fail", error.message.splitlines()[0], "Edit agent3.toml or the environment.")
     count = len(settings.clients) + (0 if stored is None else stored.count)
     if misspelt := find_misspelt_variables():
-        return make_check("settings", "warn", misspelt[0], "Correct its name, or unset it.")
+        return make_check("settings", "warn", misspelt[0], "Correct the name of the variable, or unset it.")
     return make_check("settings", "ok", f"{count} clients, {len(settings.rules)} rules")
 
 
 def check_tls(settings: Settings) -> Check:
-    """Whether the certificate of the listeners can be used, for how long, and for which names."""
+    """Whether the TLS certificate can be used, for how long, and for which names."""
     how = settings.server
     try:
         certificate = ListenerCertificate.find(how)
     except Agent3Error as error:
-        return make_check("tls", "fail", error.message, "Give it the certificate, its chain and its key in PEM.")
+        return make_check("tls", "fail", error.message, "Provide the certificate with its chain, and its key, as PEM.")
     if certificate is None:
         if is_loopback(how.host):
-            return make_check("tls", "ok", "off; only this machine reaches the gateway")
-        remedy = "Set server.tls_certificate, or see that a proxy with TLS is in front of it."
-        return make_check("tls", "warn", f"off, and it listens on {how.host}: keys can be read on the way", remedy)
+            return make_check("tls", "ok", "off; the gateway is reachable from this machine only")
+        remedy = "Set server.tls_certificate, or put a proxy with TLS in front of the gateway."
+        return make_check(
+            "tls", "warn", f"off, and the gateway listens on {how.host}: keys can be read in transit", remedy
+        )
     begins, ends, names = certificate.describe()
-    now, remedy = datetime.now(UTC), "Renew it; a running gateway takes the new files over within seconds."
+    now, remedy = datetime.now(UTC), "Renew it. A running gateway picks up the new files within seconds."
     until = f"valid until {ends:%Y-%m-%d %H:%M} UTC"
     if not begins <= now <= ends:
         return make_check("tls", "fail", f"valid from {begins:%Y-%m-%d %H:%M} UTC, {until}", remedy)
@@ -162,14 +164,15 @@ def check_tls(settings: Settings) -> Check:
     # A name of a certificate may begin with one star, which stands for one label.
     if hosts and not any(host in names or f"*.{host.partition('.')[2]}" in names for host in hosts):
         remedy = (
-            "Callers by a name that it does not have refuse it: correct server.allowed_hosts, or have it made anew."
+            "Callers that use another name reject it. Correct server.allowed_hosts, or issue a certificate "
+            "for those names."
         )
         return make_check("tls", "warn", f"for {', '.join(names)}, and not for {', '.join(hosts)}", remedy)
     return make_check("tls", "ok", f"{until}, for {', '.join(names)}")
 
 
 async def check_callbacks(settings: Settings) -> list[Check]:
-    """Whether the secrets that sign callbacks are set and well-formed; else a caller would be the first to notice."""
+    """Whether the secrets that sign callbacks exist and are well-formed."""
     references = {"callbacks.secret": settings.callbacks.secret}
     references |= {f"callback_secret of client {client.id!r}": client.callback_secret for client in settings.clients}
     wanted = {name: reference for name, reference in references.items() if reference}
@@ -218,17 +221,21 @@ def check_health(report: Mapping[str, object]) -> Check:
     facts = ", ".join(f"{key} {value}" for key, value in report.items() if key not in ("ok", "error"))
     if not report.get("ok", True):
         damaged = report.get("integrity") not in ("ok", "unknown")
-        remedy = "Stop the gateway and restore a backup: agent3 restore FILE." if damaged else "Try again; see the log."
+        remedy = (
+            "Stop the gateway and restore a backup: agent3 restore FILE"
+            if damaged
+            else "Try again; the log has details."
+        )
         return make_check("database", "fail", f"{report.get('error', facts)}", remedy)
     size, limit, free = report.get("size"), report.get("max_bytes"), report.get("free")
     if isinstance(size, int) and isinstance(limit, int) and size - (free if isinstance(free, int) else 0) > 0.9 * limit:
-        remedy = "Raise storage.max_bytes, or keep less: calls.ledger_days and others."
+        remedy = "Raise storage.max_bytes, or keep less: see calls.ledger_days and the other retention settings."
         return make_check("database", "warn", f"{facts}: nearly full", remedy)
     return make_check("database", "ok", facts)
 
 
 async def check_clock(database: Database, env: Env, began: tuple[float, float]) -> Check:
-    """Whether this clock agrees with the database's, runs at the speed of time, and is not behind what is stored."""
+    """Whether this clock agrees with the database's, has not jumped, and is not behind stored times."""
     before = env.now()
     row = await database.one(f"SELECT {NOW[database.dialect]} AS now")
     after = env.now()
@@ -237,28 +244,28 @@ async def check_clock(database: Database, env: Env, began: tuple[float, float]) 
     jumped = abs((env.now() - began[0]) - (env.monotonic() - began[1]))
     newest = await database.one(_NEWEST)
     ahead = (newest["at"] or 0.0) - env.now() if newest is not None else 0.0
-    remedy = "Synchronise the clocks of the machines with NTP."
+    remedy = "Synchronize the clocks of the machines with NTP."
     if jumped > _MAX_SKEW:
         return make_check("clock", "warn", f"it jumped by {jumped:.1f} s during this check", remedy)
     if skew > _MAX_SKEW:
         state: State = "fail" if skew > LEASE / 2 else "warn"
-        return make_check("clock", state, f"{skew:.1f} s away from the database's", remedy)
+        return make_check("clock", state, f"{skew:.1f} s off the database's clock", remedy)
     if ahead > _MAX_AHEAD:
-        return make_check("clock", "warn", f"{ahead:.0f} s behind stored times: it was set back", remedy)
-    return make_check("clock", "ok", f"{skew * 1000:.0f} ms away from the database's")
+        return make_check("clock", "warn", f"{ahead:.0f} s behind stored times: the clock was set back", remedy)
+    return make_check("clock", "ok", f"{skew * 1000:.0f} ms off the database's clock")
 
 
 async def check_leases(database: Database) -> Check:
-    """Jobs whose lease expired long ago, by the database's clock, which leases are written with."""
+    """Jobs whose lease expired long ago, by the database's clock."""
     row = await database.one(
         "SELECT COUNT(*) AS jobs, COUNT(DISTINCT node) AS nodes FROM jobs "
         f"WHERE status = 'working' AND lease < {NOW[database.dialect]} - CAST(? AS DOUBLE PRECISION)",
         LEASE,
     )
     if row is None or not row["jobs"]:
-        return make_check("leases", "ok", "no job waits for a process that has ended")
-    detail = f"{row['jobs']} jobs of {row['nodes']} processes that have ended wait to be taken over"
-    return make_check("leases", "warn", detail, "Start agent3 serve with the agents of those jobs.")
+        return make_check("leases", "ok", "no jobs of ended processes")
+    detail = f"{row['jobs']} jobs of {row['nodes']} ended processes wait to be taken over"
+    return make_check("leases", "warn", detail, "Start agent3 serve with the agents that run those jobs.")
 
 
 async def check_stopped(database: Database, env: Env) -> Check:
@@ -267,7 +274,9 @@ async def check_stopped(database: Database, env: Env) -> Check:
         return make_check("stopped agents", "ok", "none")
     more = f" and {len(stopped) - 10} more" if len(stopped) > 10 else ""
     detail = f"calls of {', '.join(stopped[:10])}{more} are refused"
-    return make_check("stopped agents", "warn", detail, "agent3 stop says since when and why; agent3 start ends it.")
+    return make_check(
+        "stopped agents", "warn", detail, "agent3 stop lists them with the reason; agent3 start ends a stop."
+    )
 
 
 async def check_dead_letters(database: Database, env: Env) -> Check:
@@ -275,13 +284,14 @@ async def check_dead_letters(database: Database, env: Env) -> Check:
     waiting, queues = await letters.calls.count_waiting(), await letters.queues()
     if not waiting.count and not queues:
         return make_check("dead letters", "ok", "none")
-    detail = f"{waiting.count} calls, and {len(queues)} queues with dead letters"
-    return make_check("dead letters", "warn", detail, "List them: agent3 dlq list.")
+    detail = f"{waiting.count} calls, {len(queues)} queues with dead letters"
+    return make_check("dead letters", "warn", detail, "To list them: agent3 dlq list")
 
 
 async def check_credentials(database: Database, gateway: str | None = None) -> Check:
-    """Whether the secrets and sign-ins that agents refer to exist, where the gateway runs if it does. Their values are
-    not looked at."""
+    """Whether the secrets and sign-ins that agents refer to exist, in the environment of the gateway if one runs. Their
+    values
+    are not read."""
     agents = await Directory(database, REAL, Metrics()).everything()
     routes = [(agent.id, route) for agent in agents for one in agent.capabilities for route in one.routes]
     references = {route.credential for _, route in routes} - {None}
@@ -300,7 +310,7 @@ async def check_credentials(database: Database, gateway: str | None = None) -> C
             remote = Remote(gateway, timeout=5.0)
             answers = [await asyncio.to_thread(remote.show, agent) for agent in wanting]
         except Agent3Error as error:
-            where = f"here ({gateway} did not say what it has: {error.message})"
+            where = f"here ({gateway} could not be asked: {error.message})"
         else:
             others = [reference for reference in missing if not reference.startswith("env:")]
             told = {reference for answer in answers for reference in answer.get("missing") or ()}
@@ -308,7 +318,7 @@ async def check_credentials(database: Database, gateway: str | None = None) -> C
     if not missing:
         return make_check("credentials", "ok", f"{len(references)} references")
     detail = f"not set {where}: {', '.join(missing[:10])}"
-    remedy = "Set them in the environment of the gateway; renew those that begin with oauth: by agent3 add --sign-in."
+    remedy = "Set them in the environment of the gateway. Renew those that begin with oauth: with agent3 add --sign-in."
     return make_check("credentials", "warn", detail, remedy)
 
 
@@ -316,7 +326,7 @@ async def check_credentials(database: Database, gateway: str | None = None) -> C
 
 
 def check_disks(settings: Settings) -> list[Check]:
-    """Free space in the data folder, and beside the database if that is elsewhere."""
+    """Free space in the data folder, and next to the database if that is elsewhere."""
     places = {"disk": data_folder().absolute()}
     if (file := find_database_file(settings)) is not None and file.parent != places["disk"]:
         places["disk of the database"] = file.parent
@@ -329,13 +339,13 @@ def check_disks(settings: Settings) -> list[Check]:
             checks.append(make_check(name, "fail", f"{folder}: {error.strerror}", "Make the folder readable."))
             continue
         state: State = "fail" if free < _LEAST_FREE else "warn" if free < _COMFORTABLY_FREE else "ok"
-        remedy = "" if state == "ok" else f"Free some space at {folder}; at 0 every write is refused."
+        remedy = "" if state == "ok" else f"Free some space at {folder}. When it is full, every write fails."
         checks.append(make_check(name, state, f"{free / (1 << 30):.1f} GiB free", remedy))
     return checks
 
 
 def check_artifacts(settings: Settings) -> list[Check]:
-    """Where large results lie, if other gateways may use the database: they need a common folder."""
+    """Where large results are stored; gateways that share a database need a shared place."""
     try:
         if not database_url(settings).startswith("postgres"):
             return []
@@ -343,31 +353,33 @@ def check_artifacts(settings: Settings) -> list[Check]:
         return []
     if settings.storage.artifacts:
         return [make_check("artifacts", "ok", f"in {settings.storage.artifacts}")]
-    detail = f"in {data_folder() / 'artifacts'}, which gateways on other machines do not see"
-    remedy = "With more than one machine, set storage.artifacts to database, s3://BUCKET or a folder that all share."
+    detail = f"in {data_folder() / 'artifacts'}, which gateways on other machines cannot read"
+    remedy = "With more than one machine, set storage.artifacts to database, s3://BUCKET or a shared folder."
     return [make_check("artifacts", "warn", detail, remedy)]
 
 
 def check_permissions(settings: Settings) -> list[Check]:
-    """The files must be writable for this user, and closed to others."""
+    """The files must be writable by this user, and closed to others."""
     if os.name == "nt":  # a mode does not describe permissions there
         return []
     file = find_database_file(settings)
     places = [data_folder(), *([file.parent, file] if file is not None else [])]
     closed = [place for place in dict.fromkeys(places) if place.exists() and not os.access(place, os.R_OK | os.W_OK)]
     if closed:
-        remedy = "Make the user of the gateway its owner."
-        return [make_check("permissions", "fail", f"{closed[0]} cannot be written", remedy)]
+        remedy = "Make the gateway's user its owner."
+        return [make_check("permissions", "fail", f"{closed[0]} is not writable", remedy)]
     # The folder of a database elsewhere is not agent3's: others may use it too.
     own = [place for place in dict.fromkeys((data_folder(), file)) if place is not None and place.exists()]
     if shared := [place for place in own if stat.S_IMODE(place.stat().st_mode) & 0o077]:
         mode = "700" if shared[0].is_dir() else "600"
-        return [make_check("permissions", "warn", f"{shared[0]} is open to others", f"chmod {mode} {shared[0]}")]
+        return [
+            make_check("permissions", "warn", f"{shared[0]} is accessible to other users", f"chmod {mode} {shared[0]}")
+        ]
     return [make_check("permissions", "ok", "for this user only")]
 
 
 def find_database_file(settings: Settings) -> Path | None:
-    """The file of the embedded database; None for another database, or settings that name none."""
+    """The file of the embedded database; None for another kind of database, or if the settings are wrong."""
     try:
         url = database_url(settings)
         return sqlite_path(url) if url.startswith("sqlite://") else None
@@ -387,7 +399,10 @@ def check_port(settings: Settings) -> Check:
             probe.bind((host, port))
         except (OSError, OverflowError) as error:
             return make_check(
-                "gateway", "fail", f"{host}:{port} cannot be used: {error}{beside}", "Choose another with --port."
+                "gateway",
+                "fail",
+                f"cannot listen on {host}:{port}: {error}{beside}",
+                "Choose another port with --port.",
             )
     return make_check("gateway", "ok", f"not running; {host}:{port} is free{beside}")
 
@@ -395,8 +410,8 @@ def check_port(settings: Settings) -> Check:
 def check_browser() -> Check:
     found = browsers.find()
     if found is None:
-        remedy = "To use websites: python -m agent3.protocols.nlweb.browser.installation ensure."
-        return make_check("browser", "warn", "none found; websites need one", remedy)
+        remedy = "To install one: python -m agent3.protocols.nlweb.browser.installation ensure"
+        return make_check("browser", "warn", "not found; websites need one", remedy)
     name = f"{found.kind} at {found.path}"
     if chromium.is_root():
         what, _, remedy = chromium.UNPROTECTED.rpartition(". ")

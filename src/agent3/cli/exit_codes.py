@@ -1,7 +1,7 @@
 """The exit codes of commands, by kind of error.
 
-0 done; 1 the call failed; 2 the input or the settings are wrong; 3 the agent asks a question and there is no terminal
-to answer at; 4 not found or not allowed; 5 the gateway, the target or the database cannot be reached.
+0 done; 1 the call failed; 2 wrong input or settings; 3 the agent asks a question and there is no terminal; 4 not found
+or not allowed; 5 the gateway, the target or the database cannot be reached.
 """
 
 from __future__ import annotations
@@ -14,7 +14,7 @@ QUESTION = 3
 
 
 def exit_code(kind: type[Agent3Error]) -> int:
-    """The exit code of a command that ended with such an error."""
+    """The exit code for an error of this class."""
     if issubclass(kind, NotFound | AccessError):
         return 4
     if issubclass(kind, Unavailable | StorageError):

@@ -1,4 +1,4 @@
-"""How commands reach a gateway: a running one over REST (``Remote``), or one inside this process (``Local``)."""
+"""How commands reach a gateway: a running one over REST (``Remote``), or one in this process (``Local``)."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ __all__ = ["Gateway", "Local", "Remote"]
 
 
 class Gateway(Protocol):
-    """What the commands need of a gateway. Every method gives plain JSON and raises Agent3Error."""
+    """What the commands need from a gateway. Every method returns plain JSON and raises Agent3Error."""
 
     where: str
 
@@ -44,7 +44,7 @@ class Gateway(Protocol):
 
 
 class Remote:
-    """A running gateway. ``AGENT3_KEY`` is sent as its key."""
+    """A running gateway. ``AGENT3_KEY`` is sent as the key."""
 
     def __init__(self, url: str, *, timeout: float = 3_600.0):
         self.where = check_address(url)
@@ -68,7 +68,7 @@ class Remote:
         return self._get(f"/v1/agents/{quote(agent, safe='')}/card")
 
     def changes(self, agent: str) -> dict[str, Any]:
-        """What of it waits for approval."""
+        """Changes of an agent that wait for approval."""
         return self._get(f"/v1/agents/{quote(agent, safe='')}/changes")
 
     def call(self, arguments: Mapping[str, Any]) -> dict[str, Any]:
@@ -76,7 +76,7 @@ class Remote:
         return self._post("/v1/call", arguments)
 
     def cancel(self, job: str) -> dict[str, Any]:
-        """End a job, and how it stands then."""
+        """Cancel a job; returns its status."""
         return self._post(f"/v1/calls/{quote(job, safe='')}/cancel", {})
 
     def routes(self, capability: str | None) -> dict[str, Any]:
@@ -84,11 +84,11 @@ class Remote:
         return self._get("/v1/routes" + ("" if capability is None else f"?capability={quote(capability, safe='')}"))
 
     def add_route(self, body: Mapping[str, Any]) -> dict[str, Any]:
-        """Let one stand in for another."""
+        """Let one capability stand in for another."""
         return request(self.where, "PUT", "/v1/routes", dict(body), key=self._key)
 
     def remove_route(self, capability: str, also: str | None) -> dict[str, Any]:
-        """Let one, or all, stand in for another no more."""
+        """Remove one stand-in of a capability, or all."""
         query = f"capability={quote(capability, safe='')}"
         query += "" if also is None else f"&also={quote(also, safe='')}"
         return request(self.where, "DELETE", f"/v1/routes?{query}", key=self._key)
@@ -98,7 +98,7 @@ class Remote:
         return self._get(f"/v1/calls?{urlencode(query)}")
 
     def record(self, call_id: str) -> dict[str, Any]:
-        """Everything that was recorded of a call."""
+        """Everything recorded about a call."""
         return self._get(f"/v1/calls/{quote(call_id, safe='')}/record")
 
     def stats(self, query: Mapping[str, str]) -> dict[str, Any]:
@@ -110,7 +110,7 @@ class Remote:
         return self._post("/v1/prices", arguments)
 
     def approvals(self, *, waiting: bool, limit: int) -> dict[str, Any]:
-        """Calls that wait for somebody's yes."""
+        """Calls that wait for approval."""
         return self._get(f"/v1/approvals?status={'waiting' if waiting else 'all'}&limit={limit}")
 
     def approval(self, approval: str) -> dict[str, Any]:
@@ -130,7 +130,7 @@ class Remote:
 
 
 class Local:
-    """A gateway in this process, on the database of the settings. ``alone``: no running one was found."""
+    """A gateway in this process, on the database of the settings. ``alone``: no running gateway was found."""
 
     def __init__(self, settings: Settings, demo: bool, *, alone: bool = False):
         self._settings = settings
@@ -155,7 +155,7 @@ class Local:
         return self._run("agent3_invoke", {"agentId": agent})
 
     def changes(self, agent: str) -> dict[str, Any]:
-        """What of it waits for approval."""
+        """Changes of an agent that wait for approval."""
         import asyncio
 
         from agent3.gateway import Caller
@@ -174,7 +174,7 @@ class Local:
         return self._run("agent3_call", dict(arguments))
 
     def cancel(self, job: str) -> dict[str, Any]:
-        """End a job, and how it stands then; one that works does so in a running gateway."""
+        """Cancel a job; returns its status. A job that is working ends in the gateway that runs it."""
         import asyncio
 
         from agent3.calls.outcomes import describe_job
@@ -195,7 +195,7 @@ class Local:
         return self._report(lambda reports, reader: reports.list(reader, query))
 
     def record(self, call_id: str) -> dict[str, Any]:
-        """Everything that was recorded of a call."""
+        """Everything recorded about a call."""
         return self._report(lambda reports, reader: reports.show(reader, call_id))
 
     def stats(self, query: Mapping[str, str]) -> dict[str, Any]:
@@ -220,7 +220,7 @@ class Local:
         return run_on_database(self._settings, lambda database: ask(Reports(database, REAL), LOCAL))
 
     def approvals(self, *, waiting: bool, limit: int) -> dict[str, Any]:
-        """Calls that wait for somebody's yes."""
+        """Calls that wait for approval."""
 
         async def ask(approvals: Approvals, reader: Principal) -> dict[str, Any]:
             found = await approvals.list(reader, waiting=waiting, limit=limit)
@@ -233,7 +233,7 @@ class Local:
         return self._approve(lambda approvals, reader: approvals.show(reader, approval))
 
     def decide(self, approval: str, *, approve: bool, reason: str) -> dict[str, Any]:
-        """Approve or deny it. A running gateway goes on with the call within seconds, else the next one that starts."""
+        """Approve or deny it. A running gateway continues the call within seconds, else the next that starts."""
         return self._approve(
             lambda approvals, reader: approvals.decide(reader, approval, approve=approve, reason=reason)
         )
@@ -252,11 +252,11 @@ class Local:
         return self._route(lambda book, caller: book.list(caller, capability))
 
     def add_route(self, body: Mapping[str, Any]) -> dict[str, Any]:
-        """Let one stand in for another."""
+        """Let one capability stand in for another."""
         return self._route(lambda book, caller: book.put(caller, body))
 
     def remove_route(self, capability: str, also: str | None) -> dict[str, Any]:
-        """Let one, or all, stand in for another no more."""
+        """Remove one stand-in of a capability, or all."""
         return self._route(lambda book, caller: book.remove(caller, capability, also))
 
     def _route(self, work: Callable[[Any, Any], Awaitable[dict[str, Any]]]) -> dict[str, Any]:
@@ -294,5 +294,5 @@ class Local:
             return asyncio.run(run())
         except NotFound as error:
             if self._alone:
-                error.message += " No gateway runs here: start one with agent3 serve, or add --demo."
+                error.message += " No gateway is running. Start one with agent3 serve, or add --demo."
             raise

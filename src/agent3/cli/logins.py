@@ -1,4 +1,4 @@
-"""``agent3 login`` and ``agent3 logout``: credentials of single users. A gateway may be running on the database."""
+"""``agent3 login`` and ``agent3 logout``: credentials of single users. A gateway may be running."""
 
 from __future__ import annotations
 
@@ -29,24 +29,24 @@ def login(
     signing: SignInOptions = SignInOptions(),  # noqa: B008 - frozen
     options: DatabaseOptions = DatabaseOptions(),  # noqa: B008 - frozen
 ) -> None:
-    """Log a user in to an agent: their calls go out with a credential of their own.
+    """Give a user their own credential for an agent.
 
-    Calls of everybody else go out with what the agent was added with. The credential is encrypted, goes only to where
-    the agent is now, and is renewed when it is used.
+    Calls of other users keep using the credential that the agent was added with. The user's credential is encrypted, is
+    sent only to the agent's current address, and is renewed when it is used.
 
     Parameters
     ----------
     agent:
-        Its id, as agent3 list prints it.
+        Id of the agent, as printed by agent3 list.
     user:
-        Who: the id of a client [default: local, who calls on this machine].
+        Id of the client [default: local, the person at this machine].
     key:
-        Give a secret, which is asked for or read from standard input, instead of signing in with your browser.
+        Use a secret, typed or from standard input, instead of signing in with the browser.
     """
     if surplus:  # taken here, since the parser would show it
         raise SetupError(
-            "A secret on the command line can be seen by others, so it was not stored. If it is one, change it, then "
-            f"give the new one on standard input: agent3 login {agent} --key < FILE"
+            "Others can see a secret on the command line, so it was not stored. If it is one, change it, "
+            f"then pass the new one on standard input: agent3 login {agent} --key < FILE"
         )
     settings = load_database_settings(options)
     secret = read_secret(f"Secret of {user} for {agent}: ") if key else None
@@ -62,19 +62,19 @@ def login(
     print_result(
         {"agent": agent, "user": user, "by": way},
         options.json,
-        lambda _: print(clean(f"{user} is logged in to {agent}, by {'a secret' if key else 'signing in'}.")),
+        lambda _: print(clean(f"{user} is logged in to {agent} with {('a secret' if key else 'a sign-in')}.")),
     )
 
 
 def logout(agent: str, *, user: str = LOCAL.id, options: DatabaseOptions = DatabaseOptions()) -> None:  # noqa: B008
-    """Forget what a user logged in to an agent with.
+    """Delete a user's credential for an agent.
 
     Parameters
     ----------
     agent:
-        Its id.
+        Id of the agent.
     user:
-        Who [default: local].
+        Id of the client [default: local].
     """
     settings = load_database_settings(options)
 

@@ -1,6 +1,6 @@
 """The ``agent3`` command: registers every command, runs one, and turns errors into a sentence and an exit code.
 
-Loads no SDK and no server: each command is named by its place, and imported when it is called.
+Loads no SDK and no server: each command is imported when it is called.
 """
 
 from __future__ import annotations
@@ -27,8 +27,8 @@ app = App(
     version=__version__,
     default_parameter=Parameter(negative=(), show_default=False),
     help_epilogue=(
-        "Exit codes: 0 done, 1 the call failed, 2 wrong input or settings, 3 a question waits for an answer, "
-        "4 not found or not allowed, 5 cannot be reached."
+        "Exit codes: 0 done, 1 call failed, 2 wrong input or settings, 3 a question waits for an answer, 4 "
+        "not found or not allowed, 5 unreachable."
     ),
 )
 
@@ -43,77 +43,81 @@ for _name, _place, _help in (
     (
         "mcp",
         "agent3.cli.serving:mcp",
-        "Serve the five tools over standard input and output, for Claude Desktop and other hosts.",
+        "Serve agent3's tools over standard input and output, for Claude Desktop and other hosts.",
     ),
     (
         "demo",
         "agent3.cli.travel_demo:demo",
-        "Plan a trip with agents of every kind, kill one of them, and plan it again.",
+        "Plan a trip with agents of every kind, kill one of them, and plan again.",
     ),
-    ("search", "agent3.cli.agents:search", "Find what can do something, among the capabilities of all agents."),
+    ("search", "agent3.cli.agents:search", "Search the capabilities of all agents."),
     ("list", "agent3.cli.agents:list_agents", "List all agents."),
-    ("show", "agent3.cli.agents:show", "Show an agent: what it can do, with schemas, prices and ratings."),
+    ("show", "agent3.cli.agents:show", "Show an agent: its capabilities, schemas, prices and ratings."),
     ("call", "agent3.cli.calls:call", "Call an agent in plain words, or with structured input."),
-    ("cancel", "agent3.cli.calls:cancel", "Cancel a job that still works or waits for an answer."),
-    ("batch", "agent3.cli.batch:batch", "Make several calls at once, each with an answer of its own."),
-    ("calls", "agent3.cli.call_reports:app", "What was called: by whom, with what result, how long and at what cost."),
-    ("price", "agent3.cli.call_reports:price", "Set what calls of an agent cost, in US dollars."),
+    ("cancel", "agent3.cli.calls:cancel", "Cancel a job that is working or waiting for an answer."),
+    ("batch", "agent3.cli.batch:batch", "Make several calls at once; each has its own answer."),
+    ("calls", "agent3.cli.call_reports:app", "Past calls: caller, result, duration and cost."),
+    ("price", "agent3.cli.call_reports:price", "Set the price of an agent's calls, in US dollars."),
     (
         "add",
         "agent3.cli.registration:add",
-        "Add an agent: an MCP server, an A2A agent, a service with an OpenAPI document, or a website.",
+        "Add an MCP server, an A2A agent, an OpenAPI service or a website.",
     ),
     (
         "approve",
         "agent3.cli.registration:approve",
-        "Approve how an agent describes itself by now. Until then it is served as it was.",
+        "Approve the changed description of an agent, which then takes effect.",
     ),
     (
         "stop",
         "agent3.cli.switches:stop",
-        "Stop an agent: its calls are refused from now on, and those that run end. Without one, list the stopped.",
+        "Stop an agent: refuse its calls and end those that run. Without an agent, list the stopped ones.",
     ),
-    ("start", "agent3.cli.switches:start", "Let an agent that was stopped be called again."),
-    ("remove", "agent3.cli.registration:remove", "Remove an agent that was added."),
+    ("start", "agent3.cli.switches:start", "Allow calls to a stopped agent again."),
+    ("remove", "agent3.cli.registration:remove", "Remove an added agent."),
     (
         "route",
         "agent3.cli.routes:route",
-        "Let a capability answer for another one while that is down; without arguments, list these routes.",
+        "Let one capability stand in for another that is down. Without arguments, list the stand-ins.",
     ),
-    ("approvals", "agent3.cli.approvals:app", "Calls that wait for somebody's yes: list, show, approve, deny."),
-    ("client", "agent3.cli.clients:app", "Clients: who may call over the network, and with which keys."),
+    ("approvals", "agent3.cli.approvals:app", "Calls that wait for approval: list, show, approve, deny."),
+    ("client", "agent3.cli.clients:app", "Clients that may call over the network, and their keys."),
     (
         "login",
         "agent3.cli.logins:login",
-        "Log a user in to an agent: their calls go out with a credential of their own.",
+        "Give a user their own credential for an agent.",
     ),
-    ("logout", "agent3.cli.logins:logout", "Forget what a user logged in to an agent with."),
-    ("vault", "agent3.cli.vault:app", "Secrets that agents are reached with, encrypted in the database."),
-    ("data", "agent3.cli.personal_data:app", "What is held of a caller: export it, or erase it."),
+    ("logout", "agent3.cli.logins:logout", "Delete a user's credential for an agent."),
+    ("vault", "agent3.cli.vault:app", "Secrets for agents, encrypted in the database."),
+    ("data", "agent3.cli.personal_data:app", "Data stored about a caller: export it, or erase it."),
     ("dlq", "agent3.cli.dead_letters:app", "Dead letters: calls and messages that could not be delivered."),
     (
         "audit",
         "agent3.cli.audit:app",
-        "Check or export the tamper-evident record of calls and changes.",
+        "Verify or export the tamper-evident record of calls and changes.",
     ),
     (
         "backup",
         "agent3.cli.backups:backup",
-        "Back up the embedded database and its large results to one file. A gateway may be running.",
+        "Back up the embedded database and its large results to one file. The gateway may keep running.",
     ),
     (
         "restore",
         "agent3.cli.backups:restore",
         "Replace the embedded database with a backup. Stop the gateway first; the old database is kept.",
     ),
-    ("doctor", "agent3.cli.doctor:doctor", "Check this installation, and say how to fix what does not work."),
-    ("web", "agent3.protocols.nlweb.console.web:app", "Websites as agents: make, try and check their interfaces."),
+    ("doctor", "agent3.cli.doctor:doctor", "Check this installation and say how to fix what is wrong."),
+    (
+        "web",
+        "agent3.protocols.nlweb.console.web:app",
+        "Websites as agents: create, test and maintain their interfaces.",
+    ),
 ):
     app.command(_place, name=_name, help=_help)
 
 
 def main() -> None:
-    """Run the command of ``sys.argv``. An error is one sentence on standard error, never a stack."""
+    """Run the command in ``sys.argv``. An error is one sentence on standard error, never a stack trace."""
     if isinstance(sys.stdout, io.TextIOWrapper):
         # Line by line also into a pipe: in order with what goes to standard error, and a reader that left is noticed.
         sys.stdout.reconfigure(line_buffering=True)

@@ -1,4 +1,4 @@
-"""Options that many commands take, and the settings and the gateway that they name."""
+"""Options shared by many commands, and the settings and the gateway they select."""
 
 from __future__ import annotations
 
@@ -22,15 +22,16 @@ __all__ = ["GatewayOptions", "connect", "load_database_settings", "load_settings
 @Parameter(name="*")
 @dataclass(frozen=True)
 class GatewayOptions:
-    """Which gateway a command speaks to, and how it answers."""
+    """Which gateway a command uses, and how it answers."""
 
     server: str | None = None
-    """Address of a running gateway, such as http://127.0.0.1:8333. By default the one that runs on this
-    machine, if any; of several, the one on the database of the settings, else the one started last."""
+    """Address of a running gateway, such as http://127.0.0.1:8333. By default the one on this machine; of several, the
+    one
+    that uses the database of the settings, else the one started last."""
     db: str | None = None
     "Use this database directly, without a running gateway: sqlite:///PATH or postgresql://…"
     config: Path | None = None
-    "Settings file; agent3.toml in this folder by default."
+    "Settings file [default: agent3.toml in this folder]."
     demo: bool = False
     "Use the demo agents in this process, without a running gateway."
     json: bool = False
@@ -38,11 +39,11 @@ class GatewayOptions:
 
 
 def connect(options: GatewayOptions) -> Gateway:
-    """The gateway that a command speaks to: a running one, unless a database or the demo is named."""
+    """The gateway that a command uses: a running one, unless a database or the demo is named."""
     own = options.db is not None or options.demo
     if options.server is not None and own:
         raise SetupError(
-            "--server names a running gateway; --db and --demo start one in this process. Give one or the other."
+            "--server selects a running gateway; --db and --demo start one in this process. Use one or the other."
         )
     address = options.server or (None if own else os.environ.get("AGENT3_SERVER") or None)
     if address is not None:
@@ -50,7 +51,9 @@ def connect(options: GatewayOptions) -> Gateway:
     settings = load_settings(options.config, options.db)
     if not own and (address := find_running(settings)) is not None:
         if find_running(settings, own=True) is None:
-            print_note(f"This goes to the gateway at {address}, on another database. --server names one, or --db.")
+            print_note(
+                f"Using the gateway at {address}, which runs on another database. Choose one with --server or --db."
+            )
         return Remote(address)
     return Local(settings, options.demo, alone=not own)
 
@@ -62,7 +65,7 @@ def load_settings(
     port: int | None = None,
     grpc_port: int | None = None,
 ) -> Settings:
-    """The settings, with what the options say on top. Variables that look like misspelt settings are reported."""
+    """The settings, overridden by the options. Variables that look like misspelled settings are reported."""
     server = {"host": host, "port": port, "grpc_port": grpc_port}
     settings = load(config, overrides={"storage": {"url": db}, "server": server})
     for sentence in find_misspelt_variables():
@@ -71,12 +74,12 @@ def load_settings(
 
 
 def load_database_settings(options: DatabaseOptions) -> Settings:
-    """The settings of a command that works on the database itself, also beside a running gateway."""
+    """The settings of a command that works on the database itself. A gateway may be running on it."""
     settings = load_settings(options.config, options.db)
     server = os.environ.get("AGENT3_SERVER", "").rstrip("/")
     if server and options.db is None and find_running(settings, own=True) != server:
         print_error(
-            f"AGENT3_SERVER has no effect here: this command works on the database of the settings, on which {server} "
-            "does not run. Name another with --db."
+            "AGENT3_SERVER has no effect here: this command works on the database of the settings, which "
+            f"{server} does not use. Choose another database with --db."
         )
     return settings

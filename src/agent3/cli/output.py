@@ -1,4 +1,4 @@
-"""Printing and asking, for the commands of this package: errors in the words of commands, tables, confirmations."""
+"""Printing and asking for this package: errors in terms of commands, tables, confirmations."""
 
 from __future__ import annotations
 
@@ -34,7 +34,7 @@ def print_error(message: str) -> None:
 
 
 def with_command_names(text: str) -> str:
-    """A message of the gateway, which names its tools, with the commands that do the same."""
+    """A message of the gateway, with its tools replaced by the commands that do the same."""
     return _TOOL.sub(lambda found: _COMMAND_OF_TOOL[found[0]], text)
 
 
@@ -46,7 +46,7 @@ def is_interactive(as_json: bool) -> bool:
 def confirm(question: str, as_json: bool) -> None:
     """Ask, and exit with 1 unless the answer is yes. SetupError if there is no terminal to ask at."""
     if not is_interactive(as_json):
-        raise SetupError(f"{question} Add --yes: there is no terminal to ask at.")
+        raise SetupError(f"{question} There is no terminal to ask at: add --yes.")
     if not ask(question, as_json):
         sys.exit(1)
 
@@ -66,9 +66,9 @@ def ask(question: str, as_json: bool) -> bool:
 
 
 def make_console(*, stderr: bool = False) -> Console:
-    """A console that prints text as it is, without markup; into a pipe in long lines, for tools that read by line.
+    """A console that prints text as it is, without markup; into a pipe in long lines, for line-based tools.
 
-    It draws with control characters of its own, past what keeps all others out, so every text is cleaned before.
+    It writes control characters of its own, so every text is cleaned before.
     """
     from rich.console import Console
 

@@ -1,4 +1,4 @@
-"""``agent3 data``: what the database of the settings holds of a principal. A gateway may be running."""
+"""``agent3 data``: what the database of the settings holds about a caller. A gateway may be running."""
 
 from __future__ import annotations
 
@@ -24,19 +24,19 @@ from agent3.terminal.output import clean, print_note, print_result
 
 __all__ = ["app"]
 
-app = App(name="data", help="What is held of a caller: export it, or erase it.")
+app = App(name="data", help="Data stored about a caller: export it, or erase it.")
 
 
 @app.command
 def export(principal: str, file: Path | None = None, *, options: DatabaseOptions = DatabaseOptions()) -> None:  # noqa: B008
-    """Write everything that is held of a caller as lines of JSON: calls, jobs, results, ratings, logins.
+    """Export everything stored about a caller as JSON lines: calls, jobs, results, ratings, logins.
 
     Parameters
     ----------
     principal:
-        Its id: that of a client, or local.
+        Id of a client, or local.
     file:
-        Where to write it, readable by you alone; standard output by default.
+        File to write, readable only by you [default: standard output].
     """
 
     async def work(data: PersonalData, _: OwnKey | None) -> int:
@@ -56,33 +56,33 @@ def export(principal: str, file: Path | None = None, *, options: DatabaseOptions
     try:
         lines = _run(options, work)
     except OSError as error:
-        raise SetupError(f"{file} cannot be written: {error}.") from None
-    print_note(f"{lines} things are held of {clean(principal)}.")
+        raise SetupError(f"Cannot write {file}: {error}.") from None
+    print_note(f"{lines} records about {clean(principal)}.")
 
 
 @app.command
 def erase(principal: str, *, yes: bool = False, options: DatabaseOptions = DatabaseOptions()) -> None:  # noqa: B008
-    """Erase everything that is held of a caller. The audit chain stays verifiable; backups are not changed.
+    """Erase everything stored about a caller. The audit chain stays verifiable; backups are not changed.
 
     Parameters
     ----------
     principal:
-        Its id: that of a client, or local.
+        Id of a client, or local.
     yes:
-        Do not ask.
+        Do not ask for confirmation.
     """
     if not yes:
-        confirm(f"Erase everything that is held of {principal}? It cannot be brought back.", options.json)
+        confirm(f"Erase everything stored about {principal}? This cannot be undone.", options.json)
     gone = _run(options, lambda data, key: data.erase(principal, key))
     print_result({"principal": principal, "erased": gone}, options.json, _print_erased)
 
 
 def _print_erased(found: dict[str, Any]) -> None:
-    left = found["erased"].pop("jobs that still run")
+    left = found["erased"].pop("running jobs")
     told = ", ".join(f"{count} {name}" for name, count in found["erased"].items() if count)
-    print(clean(f"Erased of {found['principal']}: {told or 'nothing, for nothing was held'}."))
+    print(clean(f"Erased for {found['principal']}: {told or 'nothing was stored'}."))
     if left:
-        print_note(f"{left} jobs still run. Erase again when they have ended.")
+        print_note(f"{left} jobs are still running. Run this again when they have ended.")
 
 
 def _run(options: DatabaseOptions, work: Any) -> Any:
@@ -96,7 +96,7 @@ def _run(options: DatabaseOptions, work: Any) -> Any:
             try:
                 key = await open_own_keys(stored.database, settings.storage.seal, url, REAL).key("audit")
             except SetupError as error:
-                print_note(f"What is removed from the audit is not signed: {error.message}")
+                print_note(f"The removal is not signed in the audit: {error.message}")
             blobs = blob_store(settings, url, stored.database, stored.cipher)
             return await work(PersonalData(stored.database, blobs, REAL), key)
         finally:

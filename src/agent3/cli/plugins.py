@@ -1,7 +1,7 @@
 """Commands of other packages, by entry points of the group ``agent3.commands``.
 
-The name of an entry point is the command, its value a function or a cyclopts ``App``, as for agent3's own commands.
-Options and printing to share are in ``agent3.terminal``.
+The name of an entry point is the command; its value is a function or a cyclopts ``App``, as for agent3's own commands.
+``agent3.terminal`` has shared options and printing.
 """
 
 from __future__ import annotations
@@ -20,9 +20,9 @@ GROUP = "agent3.commands"
 def add_plugins(app: App, words: Sequence[str]) -> None:
     """Add the commands of other packages that this command line may need.
 
-    Nothing is looked for when the first word is a command of agent3 or ``--version``; only the plug-in of that name is
-    loaded when it is a plug-in's, and all of them for the help. One that cannot be used is reported on standard error
-    and left out.
+    Nothing is looked up if the first word is a command of agent3 or ``--version``. If it names a plug-in, only that
+    one is
+    loaded; for the help, all are. A plug-in that cannot be used is reported on standard error and left out.
     """
     first = words[0] if words else ""
     if first == "--version" or (first in app and not first.startswith("-")):
@@ -34,7 +34,7 @@ def add_plugins(app: App, words: Sequence[str]) -> None:
         if entry.value.startswith("agent3."):
             continue  # registered in main with its help text, so that the help need not import it
         if entry.name in app:
-            print_error(f"The command {entry.name} of {entry.value} is left out: there is one of that name.")
+            print_error(f"Ignoring command {entry.name} of {entry.value}: a command of that name exists.")
             continue
         try:
             target = entry.load()
@@ -43,4 +43,4 @@ def add_plugins(app: App, words: Sequence[str]) -> None:
             app.command(target, name=entry.name)
         except (Exception, SystemExit) as error:  # noqa: BLE001 - foreign code: its errors must not stop other commands
             reason = f"{type(error).__name__}: {error}"
-            print_error(f"The command {entry.name} of {entry.value} cannot be loaded and is left out: {reason}")
+            print_error(f"Ignoring command {entry.name} of {entry.value}, which cannot be loaded: {reason}")

@@ -43,22 +43,22 @@ __all__ = ["add", "approve", "remove"]
 
 Client = Literal["claude-desktop", "claude-code", "cursor", "vscode"]
 _QUIETLY = 10.0
-"""Seconds between two lines on what takes long, where they stay."""
+"""Seconds between two progress lines where lines cannot be overwritten."""
 
 
 @Parameter(name="*")
 @dataclass(frozen=True)
 class SignInOptions:
-    """How to sign in to a server that is added."""
+    """How to sign in to an added server."""
 
     client_id: str | None = None
-    "The client id at its authorization server, if that does not register clients automatically."
+    "Client id at the authorization server, if it does not register clients automatically."
     client_secret_ref: str | None = None
     "Where the secret of that client is: env:NAME."
     issuer: str | None = None
-    "The authorization server that issued them, as https://…; they are sent to no other. Required for a machine."
+    "The authorization server that issued them, as https://…; they are sent nowhere else. Required for machine."
     wait: float = 300.0
-    "Seconds to wait until you have signed in [default: 300]."
+    "Seconds to wait for you to sign in [default: 300]."
 
 
 def add(
@@ -75,44 +75,44 @@ def add(
     signing: SignInOptions = SignInOptions(),  # noqa: B008 - frozen
     options: DatabaseOptions = DatabaseOptions(),  # noqa: B008 - frozen
 ) -> None:
-    """Add an agent: an MCP server, an A2A agent, a service with an OpenAPI document, or a website.
+    """Add an MCP server, an A2A agent, an OpenAPI service or a website.
 
     Parameters
     ----------
     what:
-        An address (of an MCP server, of an A2A agent or its card, of an OpenAPI document, of a site that speaks NLWeb,
-        of an AI catalog), "npx some-server --flag" in quotes, or a file: an OpenAPI document, a website's interface,
-        the servers of an MCP client, a server.json of the MCP registry, an AI catalog. Write env:NAME for a secret in
-        it.
+        An address (MCP server, A2A agent or card, OpenAPI document, NLWeb site, AI catalog), a command in quotes
+        such as
+        "npx some-server --flag", or a file (OpenAPI document, website interface, MCP client configuration,
+        server.json, AI
+        catalog). Write env:NAME in place of a secret.
     name:
-        What to call it; its own name by default.
+        Name of the agent [default: its own].
     credential:
-        Where its secret is: env:NAME, or HEADER=env:NAME, or SCHEME=env:NAME for a scheme of an OpenAPI document.
+        Where its secret is: env:NAME, HEADER=env:NAME, or SCHEME=env:NAME for a scheme of an OpenAPI document.
     from_:
-        Add the servers of this client, from the files where it usually keeps them.
+        Add the servers of this MCP client, from its usual configuration files.
     era:
-        For an MCP server: speak only the modern (2026-07-28) or only the legacy era of the protocol; auto finds out.
+        For an MCP server: which era of the protocol to speak, modern (2026-07-28) or legacy; auto detects it.
     sessions:
-        For an MCP server: whether each caller has a session, or a program, of its own, or all share one.
+        For an MCP server: whether each caller gets its own session or process, or all share one.
     changes:
-        What happens when it describes itself in another way: pin serves it as it is now until you approve, trust takes
-        the change, ask takes no calls until you approve. The setting calls.changes by default, which is pin.
+        What happens when its description changes: pin keeps serving the approved one until you approve, trust
+        accepts the
+        change, ask refuses calls until you approve [default: the setting calls.changes, which is pin].
     sign_in:
-        Sign in to it in your browser (OAuth); with "machine" after it, with a client secret and without a person.
+        Sign in with OAuth in your browser; "machine" signs in with a client secret and without a person.
     yes:
-        Where it says that it stands in for an agent that is here, let it do so without asking.
+        Let it stand in for existing agents, if it declares that, without asking.
     """
     if (what is None) == (from_ is None):
-        raise SetupError("Say what to add: an address, a command or a file, or --from with the name of a client.")
+        raise SetupError("Name what to add: an address, a command or a file; or use --from with the name of a client.")
     settings = load_database_settings(options)
     wish = None
     if sign_in:
         way: Literal["machine", "person"] = "machine" if sign_in == "machine" else "person"
         wish = SignInWish(way, AtTerminal(), signing.client_id, signing.client_secret_ref, signing.issuer, signing.wait)
     elif signing != SignInOptions():
-        raise SetupError(
-            "--client-id, --client-secret-ref, --issuer and --wait apply only to signing in: add --sign-in."
-        )
+        raise SetupError("--client-id, --client-secret-ref, --issuer and --wait need --sign-in.")
     choices: dict[str, str] = {} if era == "auto" else {"era": era}
     if sessions != "caller":
         choices["sessions"] = sessions
@@ -128,7 +128,7 @@ def add(
         if result.agent is not None:
             print(_added_text(result.agent))
         elif result.is_itself and in_file:
-            print_error(f"{result.name} is this gateway itself, and is left out.")
+            print_error(f"{result.name} is this gateway itself; skipped.")
         elif result.error is not None:
             print_error(f"{result.name}: {result.error.message}")
 
@@ -163,14 +163,15 @@ def add(
         for reference, agents in missing.items():
             variable = reference.removeprefix("env:")
             print_error(
-                f"The running gateway does not have {variable}, which {', '.join(agents)} needs: calls will fail. "
-                f"Set {variable} where the gateway runs, and restart it."
+                f"The running gateway lacks {variable}, which {', '.join(agents)} needs, so calls will fail. "
+                f"Set {variable} in the environment of the gateway, then restart it."
             )
         most = settings.server.direct_tools
         if capabilities - sum(len(agent.capabilities) for agent in added) <= most < capabilities:
             print_note(
-                f"With {capabilities} capabilities added, more than {most}, MCP clients have only the five tools at "
-                "/mcp and find the rest by agent3_search; /agents/ID/mcp has those of one agent (server.direct_tools)."
+                f"There are now {capabilities} capabilities, more than {most}. MCP clients see only the five "
+                "tools at /mcp and find the rest with agent3_search; /agents/ID/mcp lists those of one "
+                "agent (see server.direct_tools)."
             )
         if failed and len(results) > 1:
             print_error(f"{len(failed)} of {len(results)} were not added.")
@@ -179,7 +180,7 @@ def add(
 
 
 async def _is_shown(url: str | None, agent: str) -> bool:
-    """Whether a running gateway shows an agent. One that does not answer is not waited for: adding works without it."""
+    """Whether a running gateway shows an agent. A gateway that does not answer is not waited for."""
     try:
         return url is not None and bool(await asyncio.to_thread(Remote(url, timeout=5.0).show, agent))
     except Agent3Error:
@@ -187,7 +188,7 @@ async def _is_shown(url: str | None, agent: str) -> bool:
 
 
 class _Progress:
-    """Tells on standard error what takes long: at a terminal in one changing line, else now and then in a new one."""
+    """Reports slow steps on standard error: on one changing line at a terminal, otherwise on new lines."""
 
     def __init__(self, quiet: bool):
         self._quiet = quiet
@@ -221,7 +222,7 @@ def _added_text(agent: Agent) -> str:
 async def _settle_stand_ins(
     settings: Settings, added: Sequence[Agent], *, yes: bool, as_json: bool
 ) -> list[tuple[Definition, bool]]:
-    """Name each agent here that an added one would answer for, and ask. What is not confirmed is not used."""
+    """Ask about each agent that an added one declares it can stand in for. Without confirmation it is not used."""
     websites = [agent.id for agent in added if replaced_agent(agent) is not None]
     if not websites:
         return []
@@ -230,13 +231,13 @@ async def _settle_stand_ins(
         routes = server.directory.routes
         for one in await routes.find_pending(websites):
             ours, theirs = f"{one.agent}.{one.capability}", f"{one.by_agent}.{one.by_capability}"
-            sure = yes or ask(f"{theirs} wants to answer for {ours} while that is down. Let it?", as_json)
+            sure = yes or ask(f"{theirs} offers to stand in for {ours} when that is down. Allow it?", as_json)
             if sure:
                 await routes.confirm(one)
             if not as_json and sure:
-                print(clean(f"{theirs} answers for {ours} while that is down."))
+                print(clean(f"{theirs} stands in for {ours} when that is down."))
             elif not as_json:
-                print_error(f"{theirs} does not answer for {ours}. To let it: agent3 route {ours} --also {theirs}")
+                print_error(f"{theirs} does not stand in for {ours}. To allow it: agent3 route {ours} --also {theirs}")
             settled.append((one, sure))
     return settled
 
@@ -260,7 +261,7 @@ def _to_json(
 
 
 def _ask_for_missing(settings: Settings, added: Sequence[Agent]) -> dict[str, list[str]]:
-    """The references of what was added that the running gateway cannot follow, by its own word."""
+    """References of the added agents that the running gateway cannot resolve, as it reports."""
     if not any(references_in(route) for agent in added for one in agent.capabilities for route in one.routes):
         return {}
     if (url := find_running(settings, own=True)) is None:
@@ -271,12 +272,12 @@ def _ask_for_missing(settings: Settings, added: Sequence[Agent]) -> dict[str, li
             for reference in gateway.show(agent.id).get("missing") or ():
                 found.setdefault(reference, []).append(agent.id)
         except Agent3Error as error:
-            print_error(f"Whether the running gateway has the secrets of {agent.id} is not known: {error.message}")
+            print_error(f"Cannot find out whether the running gateway has the secrets of {agent.id}: {error.message}")
     return found
 
 
 def _example(agent: Agent) -> str | None:
-    """A call that can be made as it stands and changes nothing that its author warns of; None where there is none."""
+    """An example call that is complete and changes nothing consequential; None if there is none."""
     # First what only reads, and of that what its author gives an example of: a made-up one may show an error.
     for capability in sorted(
         agent.capabilities, key=lambda one: (not one.hints.read_only, not (one.phrases or one.examples))
@@ -294,7 +295,7 @@ def _example(agent: Agent) -> str | None:
 
 
 def _fill_required(schema: Mapping[str, Any] | None) -> dict[str, Any] | None:
-    """Input with what a schema requires, by values that it names itself; None where it names none."""
+    """Input that satisfies a schema with values from the schema itself; None if it names none."""
     properties = (schema or {}).get("properties") or {}
     filled: dict[str, Any] = {}
     for name in (schema or {}).get("required") or ():
@@ -310,14 +311,14 @@ def _fill_required(schema: Mapping[str, Any] | None) -> dict[str, Any] | None:
 
 
 def approve(agent: str, *, yes: bool = False, options: DatabaseOptions = DatabaseOptions()) -> None:  # noqa: B008
-    """Approve how an agent describes itself by now. Until then it is served as it was.
+    """Approve the changed description of an agent, which then takes effect.
 
     Parameters
     ----------
     agent:
-        Its id, as agent3 search prints it.
+        Id of the agent, as printed by agent3 search.
     yes:
-        Do not ask.
+        Do not ask for confirmation.
     """
     settings = load_database_settings(options)
 
@@ -326,7 +327,7 @@ def approve(agent: str, *, yes: bool = False, options: DatabaseOptions = Databas
             approvals = Approvals(server.directory)
             found = await approvals.changes(agent) if shown is None else await approvals.approve(agent, shown)
         if found is None:
-            raise Conflict(f"No change of {agent} waits for approval.")
+            raise Conflict(f"{agent} has no change that waits for approval.")
         return found
 
     found = asyncio.run(work(None))
@@ -340,12 +341,12 @@ def approve(agent: str, *, yes: bool = False, options: DatabaseOptions = Databas
 
 
 def remove(agent: str, *, options: DatabaseOptions = DatabaseOptions()) -> None:  # noqa: B008 - frozen
-    """Remove an agent that was added.
+    """Remove an added agent.
 
     Parameters
     ----------
     agent:
-        Its id, as agent3 search prints it.
+        Id of the agent, as printed by agent3 search.
     """
     settings = load_database_settings(options)
 
@@ -356,8 +357,8 @@ def remove(agent: str, *, options: DatabaseOptions = DatabaseOptions()) -> None:
             except AgentNotFound as error:
                 if await _is_shown(find_running(settings, own=True), agent):
                     error.message = (
-                        f"{agent} was not added: the running gateway has it in its own code. To let it take no calls: "
-                        f"agent3 stop {quote(agent)}"
+                        f"{agent} was not added: the running gateway defines it in code. To refuse its "
+                        f"calls: agent3 stop {quote(agent)}"
                     )
                 raise
 

@@ -1,4 +1,4 @@
-"""``agent3 route``: which capabilities answer for which others while those are down."""
+"""``agent3 route``: capabilities that stand in for others."""
 
 from __future__ import annotations
 
@@ -24,35 +24,33 @@ def route(
     remove: bool = False,
     options: GatewayOptions = GatewayOptions(),  # noqa: B008 - frozen
 ) -> None:
-    """Let a capability answer for another one while that is down; without arguments, list these routes.
+    """Let one capability stand in for another that is down. Without arguments, list the stand-ins.
 
     Parameters
     ----------
     capability:
-        The capability that has, or gets, a stand-in: AGENT.CAPABILITY.
+        The capability that gets a stand-in: AGENT.CAPABILITY.
     also:
-        The capability that stands in for it, of any agent and protocol: AGENT.CAPABILITY.
+        The stand-in, of any agent and protocol: AGENT.CAPABILITY.
     map:
-        Inputs whose names differ: THEIRS=OURS, the name in --also and the name in CAPABILITY.
+        Inputs with different names, as THEIRS=OURS: the name in --also, and the name in CAPABILITY.
     output:
-        The field of the result of CAPABILITY that the result of --also becomes, where the results differ.
+        Field of CAPABILITY's result that takes the result of --also, if the results differ.
     remove:
-        Remove the route to --also, or all routes of CAPABILITY to others.
+        Remove the stand-in --also, or all stand-ins of CAPABILITY.
     """
     gateway = connect(options)
     if capability is None:
         if also is not None or map or output is not None or remove:
-            raise SetupError(
-                "Say which capability the route is of: agent3 route AGENT.CAPABILITY --also AGENT.CAPABILITY"
-            )
+            raise SetupError("Name the capability: agent3 route AGENT.CAPABILITY --also AGENT.CAPABILITY")
         print_result(gateway.routes(None), options.json, _print_routes)
     elif remove:
         if map or output is not None:
-            raise SetupError("--remove takes no --map and no --output.")
+            raise SetupError("--remove cannot be combined with --map or --output.")
         print_result(gateway.remove_route(capability, also), options.json, _print_removed)
     elif also is None:
         if map or output is not None:
-            raise SetupError("Say which capability stands in: --also AGENT.CAPABILITY")
+            raise SetupError("Name the stand-in: --also AGENT.CAPABILITY")
         print_result(gateway.routes(capability), options.json, _print_routes)
     else:
         print_result(gateway.add_route(_body(capability, also, map, output)), options.json, _print_added)
@@ -67,7 +65,7 @@ def _body(capability: str, also: str, pairs: tuple[str, ...], output: str | None
 
 def _print_routes(found: Mapping[str, Any]) -> None:
     if not found["routes"]:
-        print("No capability has a stand-in. Add one: agent3 route AGENT.CAPABILITY --also AGENT.CAPABILITY")
+        print("No stand-ins. To add one: agent3 route AGENT.CAPABILITY --also AGENT.CAPABILITY")
         return
     table = make_table("capability", "also", "inputs", "state")
     for one in found["routes"]:
@@ -79,7 +77,7 @@ def _print_routes(found: Mapping[str, Any]) -> None:
 
 
 def _print_added(one: Mapping[str, Any]) -> None:
-    print(clean(f"{one['also']} answers for {one['capability']} while that is down."))
+    print(clean(f"{one['also']} stands in for {one['capability']} when that is down."))
 
 
 def _print_removed(body: Mapping[str, Any]) -> None:

@@ -41,25 +41,25 @@ def serve(
     Parameters
     ----------
     agent:
-        Also serve an agent written in Python, as MODULE:NAME or FILE.py:NAME: an App, a LocalAgent, an AgentExecutor,
-        a function or a class. Without a name, the only App that is there. Several may be named, one after the other.
+        Python agents to serve as well, as MODULE:NAME or FILE.py:NAME: an App, LocalAgent, AgentExecutor, function or
+        class. Without NAME, the only App in the module.
     host:
         Address to listen on [default: 127.0.0.1].
     port:
-        Port to listen on, 0 for a free one [default: 8333].
+        Port to listen on; 0 picks a free one [default: 8333].
     grpc:
-        Port at which to speak A2A over gRPC too, 0 for a free one.
+        Port for A2A over gRPC; 0 picks a free one [default: none].
     db:
         sqlite:///PATH or postgresql://… [default: agent3.db in the data folder].
     config:
-        Settings file [default: agent3.toml in this folder, if there].
+        Settings file [default: agent3.toml in this folder].
     demo:
-        Include the demo: a few small agents, and the travel demo of agent3 demo.
+        Include the demo agents and the travel demo.
     reload:
-        Start again whenever a Python file in the folder of the agent changes, or the settings file; for development.
+        For development: restart when the settings file or a Python file in the agent's folder changes.
     workers:
-        Serve by so many processes behind one port, or auto for one per core. Those that die are started again, and
-        SIGHUP replaces all without a failed call. Without the travel demo.
+        Number of processes behind one port, or auto for one per core. Processes that die are restarted; SIGHUP replaces
+        all without a failed call. Excludes the travel demo.
     """
     count = None if workers is None else _count_workers(workers)
 
@@ -68,9 +68,9 @@ def serve(
         return settings if count is None else replace(settings, server=replace(settings.server, workers=count))
 
     if reload and not agent:
-        raise SetupError("--reload follows the file of an agent: name one, such as travel.py:app.")
+        raise SetupError("--reload needs an agent to follow, such as travel.py:app.")
     if reload and workers is not None:
-        raise SetupError("--reload serves with one process. Leave out --workers, or --reload.")
+        raise SetupError("--reload runs a single process. Use --workers or --reload, not both.")
     if not reload and count is not None:
         serve_with_workers(read, agent or (), demo, _serve_worker)
     elif not reload:
@@ -87,16 +87,16 @@ def serve(
 def mcp(
     agent: list[str] | None = None, *, db: str | None = None, config: Path | None = None, demo: bool = False
 ) -> None:
-    """Serve the five tools over standard input and output, for Claude Desktop and other hosts.
+    """Serve agent3's tools over standard input and output, for Claude Desktop and other hosts.
 
     Parameters
     ----------
     agent:
-        Also serve an agent written in Python, as MODULE:NAME or FILE.py:NAME; several may be named.
+        Python agents to serve as well, as MODULE:NAME or FILE.py:NAME.
     db:
         sqlite:///PATH or postgresql://… [default: agent3.db in the data folder].
     config:
-        Settings file [default: agent3.toml in this folder, if there].
+        Settings file [default: agent3.toml in this folder].
     demo:
         Include the demo agents.
     """
@@ -105,8 +105,8 @@ def mcp(
         entry = {"command": str(Path(sys.argv[0]).absolute()), "args": sys.argv[1:]}
         example = json.dumps({"mcpServers": {"agent3": entry}}, indent=2)
         sys.stderr.write(
-            f"This speaks MCP on standard input and output. Let an MCP client start it:\n{example}\n"
-            "Ctrl-C or Ctrl-D ends it.\n"
+            "This command speaks MCP on standard input and output. Configure it in an MCP "
+            f"client:\n{example}\nPress Ctrl-C or Ctrl-D to stop it.\n"
         )
     serve_stdio("mcp", load_settings(config, db), _agents(agent or (), demo))
 
@@ -115,7 +115,7 @@ def _count_workers(given: str) -> int:
     if given == "auto":
         return len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
     if not given.isdecimal() or not 1 <= int(given[:9]) <= 256:
-        raise SetupError("--workers takes a number from 1 to 256, or auto.")
+        raise SetupError("--workers must be a number from 1 to 256, or auto.")
     return int(given)
 
 

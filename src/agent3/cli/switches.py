@@ -1,4 +1,4 @@
-"""``agent3 stop`` and ``agent3 start``: a switch for agents, on the database of the settings."""
+"""``agent3 stop`` and ``agent3 start``: switch agents off and on, in the database of the settings."""
 
 from __future__ import annotations
 
@@ -21,17 +21,17 @@ __all__ = ["start", "stop"]
 
 
 def stop(agent: str = "", *, reason: str = "", options: DatabaseOptions = DatabaseOptions()) -> None:  # noqa: B008 - frozen
-    """Stop an agent: its calls are refused from now on, and those that run end. Without one, list the stopped.
+    """Stop an agent: refuse its calls and end those that run. Without an agent, list the stopped ones.
 
     Parameters
     ----------
     agent:
-        Its id.
+        Id of the agent.
     reason:
-        Why; callers are told.
+        Reason, shown to callers.
     """
     if len(agent) > 200:
-        raise ValidationError("Say which agent to stop, by its id: agent3 list names them.")
+        raise ValidationError("Name the agent to stop, by its id; see agent3 list.")
     settings = load_database_settings(options)
     if not agent:
         stopped = run_on_database(settings, lambda database: Stops(database, REAL).list_agents())
@@ -47,15 +47,15 @@ def stop(agent: str = "", *, reason: str = "", options: DatabaseOptions = Databa
 
     known, near = run_on_database(settings, work)
     if not known:
-        hint = f" Did you mean {near!r}?" if near else " agent3 list names the agents."
-        print_note(f"Nothing is known here of an agent {agent!r}.{hint} To undo this: agent3 start {agent}.")
-    done = f"{agent} is stopped." if known else f"Calls of {agent!r} are refused."
+        hint = f" Did you mean {near!r}?" if near else " See agent3 list."
+        print_note(f"No agent {agent!r} is known here.{hint} To undo this stop: agent3 start {agent}")
+    done = f"{agent} is stopped." if known else f"Calls to {agent!r} are refused."
     print_result({"id": agent, "stopped": True}, options.json, lambda _: print(clean(done)))
 
 
 def _print_stopped(stopped: Sequence[Mapping[str, Any]]) -> None:
     if not stopped:
-        print("No agent is stopped.")
+        print("No agents are stopped.")
         return
     table = make_table("agent", "since", "by", "reason")
     for one in stopped:
@@ -65,13 +65,13 @@ def _print_stopped(stopped: Sequence[Mapping[str, Any]]) -> None:
 
 
 def start(agent: str, *, options: DatabaseOptions = DatabaseOptions()) -> None:  # noqa: B008 - frozen
-    """Let an agent that was stopped be called again.
+    """Allow calls to a stopped agent again.
 
     Parameters
     ----------
     agent:
-        Its id.
+        Id of the agent.
     """
     settings = load_database_settings(options)
     run_on_database(settings, lambda database: Stops(database, REAL).start(agent))
-    print_result({"id": agent, "stopped": False}, options.json, lambda _: print(clean(f"{agent} may be called again.")))
+    print_result({"id": agent, "stopped": False}, options.json, lambda _: print(clean(f"{agent} can be called again.")))

@@ -1,4 +1,4 @@
-"""``agent3 demo``: the travel demo, told step by step."""
+"""``agent3 demo``: the travel demo, step by step."""
 
 from __future__ import annotations
 
@@ -23,13 +23,13 @@ __all__ = ["demo"]
 
 
 def demo(*, server: str | None = None, json: bool = False) -> None:
-    """Plan a trip with agents of every kind, kill one of them, and plan it again.
+    """Plan a trip with agents of every kind, kill one of them, and plan again.
 
     Parameters
     ----------
     server:
-        Address of a gateway that was started with --demo. By default that of AGENT3_SERVER, else one that runs on this
-        machine, else one that is started for this, in memory.
+        Address of a gateway started with --demo [default: AGENT3_SERVER, else one running on this machine, else a
+        temporary one].
     json:
         Print JSON.
     """
@@ -47,7 +47,7 @@ def demo(*, server: str | None = None, json: bool = False) -> None:
 
 
 class _Scenes:
-    """The scenes one by one; when they are over, ``told`` is what was found out."""
+    """The scenes one by one; afterwards ``told`` is the result."""
 
     def __init__(self, scenes: Generator[tale.Scene, None, dict[str, Any]]):
         self._scenes = scenes
@@ -68,7 +68,7 @@ def _gateway(server: str | None) -> Iterator[Client]:
             except (AgentNotFound, AccessError):
                 if server is not None:
                     raise SetupError(
-                        f"The gateway at {server} does not show the demo. Start it with agent3 serve --demo."
+                        f"The gateway at {server} does not serve the demo. Start it with agent3 serve --demo."
                     ) from None
             else:
                 yield gateway
@@ -79,9 +79,9 @@ def _gateway(server: str | None) -> Iterator[Client]:
 
 
 def _print_scenes(url: str, scenes: _Scenes) -> None:
-    """At a terminal with a spinner for what is going on; into a pipe the finished scenes alone."""
+    """At a terminal with a spinner; into a pipe the finished scenes only."""
     console = make_console()
-    console.print(f"The gateway is {url}", style="dim")
+    console.print(f"Using the gateway at {url}", style="dim")
     with console.status("Beginning") as spinner:
         for scene in scenes:
             if not scene.lines:

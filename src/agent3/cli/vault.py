@@ -1,5 +1,4 @@
-"""``agent3 vault``: secrets that agents are reached with, sealed in the database of the settings. A gateway may be
-running."""
+"""``agent3 vault``: secrets for agents, encrypted in the database of the settings. A gateway may be running."""
 
 from __future__ import annotations
 
@@ -33,7 +32,7 @@ __all__ = ["app", "read_secret"]
 T = TypeVar("T")
 _PASSES = 20
 
-app = App(name="vault", help="Secrets that agents are reached with, encrypted in the database.")
+app = App(name="vault", help="Secrets for agents, encrypted in the database.")
 
 
 @app.command(name="set")
@@ -42,9 +41,9 @@ def set_(
     *value: Annotated[str, Parameter(show=False)],
     options: DatabaseOptions = DatabaseOptions(),  # noqa: B008 - frozen
 ) -> None:
-    """Put a secret into the vault. Its value is asked for, or read from standard input; never from the command line.
+    """Store a secret in the vault. The value is typed or read from standard input, never from the command line.
 
-    Agents refer to it as vault:NAME, wherever env:NAME is allowed. Gateways use the new value at their next call.
+    Agents refer to it as vault:NAME, wherever env:NAME is allowed. Gateways use the new value from the next call on.
 
     Parameters
     ----------
@@ -54,21 +53,23 @@ def set_(
     vault_reference(name)
     if value:  # taken here, since the parser would show it
         raise SetupError(
-            f"A secret on the command line can be seen by others, so it was not stored. Change it, then give the new "
-            f"one on standard input: agent3 vault set {name} < FILE"
+            "Others can see a secret on the command line, so it was not stored. Change it, then pass the "
+            f"new one on standard input: agent3 vault set {name} < FILE"
         )
     secret = read_secret(f"Value of {name}: ")
     is_new = _run(options, lambda kept, _: kept.set(name, secret))
     print_result(
         {"name": name, "reference": f"vault:{name}", "new": is_new},
         options.json,
-        lambda body: print_note(f"{name} is {'stored' if is_new else 'replaced'}. Refer to it as {body['reference']}."),
+        lambda body: print_note(
+            f"{name} was {('stored' if is_new else 'replaced')}. Refer to it as {body['reference']}."
+        ),
     )
 
 
 @app.command(name="list")
 def list_(*, options: DatabaseOptions = DatabaseOptions()) -> None:  # noqa: B008 - frozen
-    """List the secrets of the vault and who is logged in to which agent. Values are never shown."""
+    """List the names of secrets, and which users are logged in to which agents. Values are never shown."""
 
     async def work(kept: KeptSecrets, database: Database) -> tuple[list[VaultEntry], list[dict[str, Any]]]:
         rows = await database.all("SELECT principal, agent, reference, created FROM logins ORDER BY agent, principal")
@@ -91,7 +92,7 @@ def list_(*, options: DatabaseOptions = DatabaseOptions()) -> None:  # noqa: B00
 
 def _print_list(found: dict[str, Any]) -> None:
     if not found["secrets"] and not found["logins"]:
-        print("The vault is empty. Put a secret into it: agent3 vault set NAME")
+        print("The vault is empty. To store a secret: agent3 vault set NAME")
         return
     console = make_console()
     if found["secrets"]:
@@ -108,28 +109,29 @@ def _print_list(found: dict[str, Any]) -> None:
 
 @app.command
 def remove(name: str, *, yes: bool = False, options: DatabaseOptions = DatabaseOptions()) -> None:  # noqa: B008
-    """Delete a secret from the vault. Calls of agents that refer to it fail from then on.
+    """Delete a secret from the vault. Calls of agents that refer to it then fail.
 
     Parameters
     ----------
     name:
-        Its name, as agent3 vault list prints it.
+        Name of the secret, as printed by agent3 vault list.
     yes:
-        Do not ask.
+        Do not ask for confirmation.
     """
     if not yes:
         confirm(f"Delete the secret {name}?", options.json)
     _run(options, lambda kept, _: kept.remove(name))
-    print_result({"name": name, "removed": True}, options.json, lambda _: print(clean(f"{name} is removed.")))
+    print_result({"name": name, "removed": True}, options.json, lambda _: print(clean(f"{name} was removed.")))
 
 
 @app.command
 def rotate(*, options: DatabaseOptions = DatabaseOptions()) -> None:  # noqa: B008 - frozen
-    """Replace the master key: everything that is sealed goes under a new one. A gateway may be running.
+    """Replace the master key and encrypt everything under the new one. The gateway may keep running.
 
-    A key in a file, such as the one beside the embedded database, is made here, and the old one is removed from the
-    file in the end. One in the environment or the keyring is yours: put a new one before the old one, separated by a
-    space, restart the gateways, and run this; then the old one can be removed.
+    If the key is in a file, such as the one beside the embedded database, this makes the new key and removes the old
+    one
+    when it is done. If the key is in the environment or the keyring, put a new key before the old one, separated by a
+    space, restart the gateways, run this, then remove the old key.
     """
     settings = load_database_settings(options)
     master_keys = MasterKeys(settings.storage.seal, database_url(settings), EnvironmentVault())
@@ -141,8 +143,8 @@ def rotate(*, options: DatabaseOptions = DatabaseOptions()) -> None:  # noqa: B0
         keys = await master_keys.keys()
         if len(keys) < 2:
             raise SetupError(
-                "There is one master key only, so there is nothing to replace it with. Put a new one before it in "
-                f"{settings.storage.seal}, separated by a space, restart the gateways, and run this again."
+                f"There is only one master key. Put a new one before it in {settings.storage.seal}, "
+                "separated by a space, restart the gateways, and run this again."
             )
         changed, found = 0, Rewrapped()
         for _ in range(_PASSES):  # a gateway may have sealed something with the old key a moment ago
@@ -161,18 +163,18 @@ def rotate(*, options: DatabaseOptions = DatabaseOptions()) -> None:  # noqa: B0
 
 
 def _print_rotated(found: dict[str, Any]) -> None:
-    print(f"{found['changed']} secrets are under the new master key {found['masterKey']}.")
+    print(f"{found['changed']} secrets are now encrypted under the master key {found['masterKey']}.")
     if found["others"]:
         print_note(
-            f"{found['others']} are sealed with none of the master keys: with the callback secret of a client, or with "
-            "a key that was lost."
+            f"{found['others']} are encrypted with none of the master keys: with a client's callback secret, "
+            "or with a lost key."
         )
     if not found["oldRemoved"]:
-        print_note("Remove the old key now, and restart the gateways.")
+        print_note("Now remove the old key and restart the gateways.")
 
 
 def read_secret(question: str) -> str:
-    """A secret: asked for at a terminal, without showing it, else the whole of standard input."""
+    """A secret: typed at a terminal without echo, otherwise all of standard input."""
     if sys.stdin.isatty():
         value = getpass(question, stream=sys.stderr)
     else:

@@ -1,5 +1,6 @@
-"""What commands have in common, wherever they live: shared options, printing, and work on the database they name.
+"""What commands share: options, printing, and work on a database.
 
-Rooms that bring commands of their own, such as ``protocols.nlweb.console``, use it too; it knows no command and no
-gateway. ``options`` and ``output`` load nothing heavy, ``database`` loads the storage.
+Packages with commands of their own, such as ``protocols.nlweb.console``, use it too. It knows no command and no
+gateway.
+``options`` and ``output`` load nothing heavy; ``database_work`` loads the storage.
 """

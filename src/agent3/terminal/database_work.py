@@ -1,4 +1,4 @@
-"""Work that a command does on the database of its settings."""
+"""Work of a command on the database of the settings."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ T = TypeVar("T")
 
 
 def run_on_database(settings: Settings, work: Callable[[Database], Awaitable[T]]) -> T:
-    """Open the database, do the work, and close it again; blocks until that is done. A gateway may be running."""
+    """Open the database, do the work, and close it; blocks until done. A gateway may be running."""
 
     async def run() -> T:
         database = (await open_stored(settings)).database

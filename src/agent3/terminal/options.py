@@ -15,12 +15,12 @@ __all__ = ["DatabaseOptions"]
 @Parameter(name="*")
 @dataclass(frozen=True)
 class DatabaseOptions:
-    """Which database a command works on, and how it answers. A gateway may be running on it."""
+    """Which database a command uses, and how it answers. A gateway may be running."""
 
     db: str | None = None
-    "The database: sqlite:///PATH or postgresql://… By default that of the settings."
+    "Database: sqlite:///PATH or postgresql://… [default: that of the settings]."
     config: Path | None = None
-    "Settings file; agent3.toml in this folder by default."
+    "Settings file [default: agent3.toml in this folder]."
     json: bool = False
     "Print JSON."
 

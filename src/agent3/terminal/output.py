@@ -22,7 +22,7 @@ _HIDDEN_TEXT = re.compile(_HIDDEN.pattern.replace("\x00-\x09", "\x00-\x08"))
 
 
 def print_result(body: T, as_json: bool, render: Callable[[T], None]) -> None:
-    """The result of a command: as JSON for programs, else as ``render`` prints it for people."""
+    """The result of a command: JSON for programs, otherwise as ``render`` prints it."""
     if as_json:
         print_json(body)
     else:
@@ -46,27 +46,27 @@ def print_indented(body: Any) -> None:
 
 
 def print_note(text: str) -> None:
-    """A line for people on standard error, so that standard output holds the result only."""
+    """A line for people on standard error, so that standard output holds only the result."""
     print(text, file=sys.stderr)
 
 
 def clean(text: str) -> str:
-    """Text of a stranger without characters that would move the cursor or change the colours of the terminal."""
+    """Untrusted text without characters that would move the cursor or change the colours of a terminal."""
     return "".join(character if character.isprintable() or character == "\n" else " " for character in text)
 
 
 class CleanStream(TextIOBase):
-    """Standard output or error of a command: what is printed there holds no raw control characters.
+    """Standard output or error of a command: control characters in what is printed are replaced.
 
-    It is put in place once, for every command, so that none has to remember. ``behind`` is the stream itself, for what
-    draws with control characters of its own and cleans its texts beforehand, and for bytes.
+    It is installed once, for every command. ``behind`` is the stream itself, for code that writes control characters on
+    purpose and cleans its texts before, and for bytes.
     """
 
     def __init__(self, behind: TextIO):
         self.behind = behind
 
     def write(self, text: str, /) -> int:
-        """Write a text, with tabs and line ends, and without what only a terminal understands."""
+        """Write a text, keeping tabs and line ends, without control characters."""
         self.behind.write(text if text.isprintable() else _HIDDEN_TEXT.sub(" ", text))
         return len(text)
 
@@ -89,7 +89,7 @@ class CleanStream(TextIOBase):
 
 
 def guard_output() -> None:
-    """Let nothing but clean text through standard output and error, from now on."""
+    """Let only clean text through standard output and error, from now on."""
     if not isinstance(sys.stdout, CleanStream):
         sys.stdout = CleanStream(sys.stdout)
     if not isinstance(sys.stderr, CleanStream):

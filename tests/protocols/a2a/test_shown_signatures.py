@@ -25,7 +25,7 @@ WORDS = {
     "unverified": "card signed, but not verified: its keys are at another host",
     "invalid": "card with an INVALID signature: it was changed",
     "unsigned": "card not signed",
-    "given": "card given by hand",
+    "given": "card given by the operator",
 }
 
 
