@@ -653,7 +653,7 @@ def test_the_background_duty_takes_over_what_is_lost(lasting_url: str) -> None:
             job = job_of(await here.call("wait_again", {}, detach=True))
             await asyncio.wait_for(one.entered.wait(), 60)
             await here.core.database.many("UPDATE jobs SET node = 'dead/1/x', lease = ? WHERE id = ?", [(1.0, job)])
-            there.runner.takeover.start(0.02)
+            there.runner.takeover.start(0.02, trust_after=0.0)
             assert isinstance(await there.runner.wait(CLIENT, job, 60), Done)
 
     run(story())

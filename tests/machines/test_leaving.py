@@ -117,7 +117,7 @@ def test_a_job_of_a_silent_process_can_be_cancelled(lasting_url: str) -> None:
         one, other = worker([]), worker([])
         async with home(one[0], url=lasting_url) as here, home(other[0], url=lasting_url) as there:
             job = job_of(await here.call("again", {}, detach=True))
-            there.runner.takeover.start(0.05)
+            there.runner.takeover.start(0.05, trust_after=0.0)
             cancelling = asyncio.create_task(there.runner.cancel(CLIENT, job))
             await asyncio.sleep(0.2)
             assert not cancelling.done(), "it has been asked, and its lease is not over"
@@ -144,6 +144,54 @@ def test_who_could_not_say_that_it_lives_does_not_take_from_the_others(lasting_u
                 await there.runner.takeover._round()
             assert await there.runner.recover() == 0, "the others were cut off as well, and live"
             one[1].set()
+
+    run(story(), 100)
+
+
+def test_who_has_just_started_does_not_take_silent_processes_for_gone(lasting_url: str) -> None:
+    """The database has just come back, perhaps, and the others have yet to renew their leases."""
+
+    async def story() -> None:
+        one, other = worker([]), worker([])
+        async with home(one[0], url=lasting_url) as here, home(other[0], url=lasting_url) as there:
+            job = job_of(await here.call("once_only", {}, detach=True))
+            await until(lambda: one.recorded == ["first"], 60)
+            await expire(here.core.database)
+            assert await there.runner.takeover.recover(silent=False) == 0
+            there.runner.takeover.start(1_000.0)
+            assert await there.runner.recover() == 0
+            one[1].set()
+            assert isinstance(await there.runner.wait(CLIENT, job, 60), Done)
+
+    run(story(), 100)
+
+
+def test_who_could_renew_its_leases_only_late_does_not_take_from_the_others(lasting_url: str) -> None:
+    """A database that stood still for a while answers all at once, and some hear it later than others."""
+
+    async def story() -> None:
+        one, other = worker([]), worker([])
+        async with home(one[0], url=lasting_url) as here, home(other[0], url=lasting_url) as there:
+            job_of(await here.call("again", {}, detach=True))
+            takeover, env = there.runner.takeover, SeededEnv(1)
+            takeover._env = env
+            takeover.start(1_000.0, trust_after=0.0)
+            await takeover._round()
+            take = takeover._leases.take  # type: ignore[union-attr]
+
+            async def slow(*given: Any) -> bool:
+                env.advance(12.0)
+                return await take(*given)
+
+            takeover._leases.take = slow  # type: ignore[union-attr, method-assign]
+            await expire(here.core.database)
+            await takeover._round()
+            assert not there.runner.tasks
+            assert await there.runner.recover() == 0, "the others stood still as well, and live"
+            env.advance(20.0)
+            assert await there.runner.recover() == 1, "by now they had time to say that they live"
+            one[1].set()
+            other[1].set()
 
     run(story(), 100)
 

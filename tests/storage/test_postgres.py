@@ -43,6 +43,43 @@ def test_connections_that_died_while_idle_cost_nobody_anything() -> None:
     using(url, story)
 
 
+def test_a_server_that_takes_no_more_writes_is_named_and_its_connections_are_made_anew() -> None:
+    """As where the primary has become a standby: the next connection finds the one that was promoted."""
+    demoted = "SELECT pg_backend_pid() AS pid, raise_read_only()"
+
+    async def story(database: Database) -> None:
+        await database.write(
+            lambda tx: tx.run(
+                "CREATE FUNCTION raise_read_only() RETURNS int LANGUAGE plpgsql AS "
+                "$$ BEGIN RAISE EXCEPTION 'cannot execute INSERT in a read-only transaction' "
+                "USING ERRCODE = '25006'; END $$"
+            )
+        )
+
+        async def pid() -> int:
+            row = await database.statement("SELECT pg_backend_pid() AS pid")
+            assert row is not None
+            return int(row["pid"])
+
+        async def pid_in_work() -> int:
+            row = await database.write(lambda tx: tx.one("SELECT pg_backend_pid() AS pid"))
+            assert row is not None
+            return int(row["pid"])
+
+        for ask, fail in (
+            (pid, lambda: database.statement(demoted)),
+            (pid_in_work, lambda: database.write(lambda tx: tx.one(demoted))),
+            (pid_in_work, lambda: database.many("SELECT raise_read_only(), CAST(? AS BIGINT)", [(1,)])),
+        ):
+            before = await ask()
+            with pytest.raises(StorageError, match="can only be read") as caught:
+                await fail()
+            assert caught.value.retry_after
+            assert await ask() != before
+
+    using(new_database_url(), story)
+
+
 def test_a_connection_lost_inside_a_work_is_a_storage_error_and_the_next_use_connects_again() -> None:
     url = new_database_url()
 

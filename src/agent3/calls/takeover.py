@@ -37,6 +37,8 @@ _ORPHANED = 3_600.0
 """Seconds after which a job fails that no process took over, since none has its agent."""
 _SWEEP = 600.0
 """Seconds between two rounds of retention."""
+_LATE = 2 / 3
+"""Share of a lease after which its renewal is late: others that renewed theirs at other moments may have lost them."""
 _COUNT = 30.0
 """Seconds between two counts of all jobs, each of which reads the whole table."""
 _REQUESTS = 0.2
@@ -74,12 +76,25 @@ class Takeover:
         self._duties: list[asyncio.Task[None]] = []
         self._stops: dict[str, asyncio.Task[None]] = {}
         self._trust_silence_after = float("-inf")
+        self._renewed = float("inf")
+        """When the leases of this process were last renewed."""
 
-    def start(self, every: float = LEASE / 3, sweep_every: float = _SWEEP, *, take_over: bool = True) -> None:
+    def start(
+        self,
+        every: float = LEASE / 3,
+        sweep_every: float = _SWEEP,
+        *,
+        take_over: bool = True,
+        trust_after: float = LEASE,
+    ) -> None:
         """Renew leases, take over lost jobs and serve requests of other processes; more rarely, remove old rows.
 
-        Old rows are removed by one process of all. Without ``take_over`` only the leases are renewed.
+        Old rows are removed by one process of all. Without ``take_over`` only the leases are renewed. For
+        ``trust_after`` seconds nobody is taken for gone because it is silent: the database may just have come back,
+        and others have yet to renew their leases.
         """
+        self._renewed = self._env.monotonic()
+        self._trust_silence_after = self._renewed + trust_after
         if not take_over:
             self._repeat(self.renew_leases, every, "leases", first=every)
             return
@@ -101,15 +116,16 @@ class Takeover:
         if tasks:
             await asyncio.wait(tasks)
 
-    async def recover(self) -> int:
+    async def recover(self, *, silent: bool = True) -> int:
         """Take over jobs whose process is gone: go on where that is safe, else end them as interrupted; how many.
 
         A job whose agent is not here is left for a process that has it; after an hour it fails. One job that cannot
-        be taken over does not keep the others from it.
+        be taken over does not keep the others from it. Without ``silent`` only jobs of processes that are certainly
+        gone are taken, not those of silent ones.
         """
         taken = 0
         runner = self._runner
-        silent = self._env.monotonic() >= self._trust_silence_after
+        silent = silent and self._env.monotonic() >= self._trust_silence_after
         for job_id in await self._jobs.leases.list_abandoned(silent=silent):
             if job_id in runner.tasks or job_id in runner.inlined:
                 continue
@@ -154,10 +170,14 @@ class Takeover:
                 await self._leases.take(liveness_lease(self._jobs.node), LEASE)
             await self.renew_leases()
         except StorageError:
-            # A process that could not renew its own leases must not conclude from expired ones that others are gone:
-            # the same outage may have kept them from it.
+            # A process that could not renew its own leases, or only late, must not conclude from expired ones that
+            # others are gone: the same outage, or the same stall of the database, may have kept them from it.
             self._trust_silence_after = self._env.monotonic() + LEASE
             raise
+        now = self._env.monotonic()
+        if now - self._renewed > _LATE * LEASE:
+            self._trust_silence_after = now + LEASE
+        self._renewed = now
         await self.recover()
 
     async def _count(self) -> None:

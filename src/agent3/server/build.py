@@ -138,7 +138,7 @@ async def build(
                 server.gateway.renewing = frozenset(
                     name for name, protocol in server.protocols.items() if type(protocol).renews is not Protocol.renews
                 )
-                if taken := await core.runner.recover():
+                if taken := await core.runner.takeover.recover(silent=False):
                     log.info("%d jobs of an earlier process were taken over", taken)
                 if core.callbacks is not None:
                     core.callbacks.start()

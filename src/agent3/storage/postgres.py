@@ -53,6 +53,7 @@ IDLE_SECONDS = 10.0
 one holds no rows longer than that: whoever takes its jobs over would wait for them. Less than the lease of a job."""
 _MIGRATION_LOCK = 0x6167656E743300  # "agent3" in ASCII
 _FAILURES = (asyncpg.PostgresError, asyncpg.InterfaceError, asyncpg.InternalClientError, OSError, UnicodeError)
+_READ_ONLY = "25006"
 _COLLISIONS = ("40001", "40P01", "25P03")  # serialization failure, deadlock, silent for too long: all is undone
 _BEGIN = "BEGIN"  # serializable: the default of a writer's connection
 _BEGIN_CALM = "BEGIN ISOLATION LEVEL READ COMMITTED"
@@ -80,6 +81,9 @@ def _translate_error(error: BaseException) -> Agent3Error:
         return StorageFull("The database server has no space left on its disk. Free some space there.")
     if state in ("XX001", "XX002"):
         return Corrupt(f"The database server found damaged data ({error}). Restore it from a backup.")
+    if state == _READ_ONLY:
+        text = "The database server can only be read now: searching and reading go on. Is it a standby?"
+        return StorageError(text, retry_after=5.0)
     if state.startswith("23"):
         return Conflict(f"The database refused it: {error}.")
     if state.startswith("22") or isinstance(error, asyncpg.DataError | ValueError):
@@ -120,6 +124,11 @@ def _is_lost(error: BaseException) -> bool:
     state = str(getattr(error, "sqlstate", None) or "")
     closed = isinstance(error, asyncpg.InterfaceError) and "closed" in str(error)
     return closed or state.startswith(("08", "57P")) or isinstance(error, OSError | asyncpg.InternalClientError)
+
+
+def _is_spent(error: BaseException) -> bool:
+    """Whether a connection is of no more use: it is gone, or its server has become one that takes no writes."""
+    return _is_lost(error) or getattr(error, "sqlstate", None) == _READ_ONLY
 
 
 # --- connections ------------------------------------------------------------------------------------------------------
@@ -164,6 +173,8 @@ class _Statements:
         except _FAILURES as error:
             self.collided = getattr(error, "sqlstate", None) in _COLLISIONS
             self._error = _translate_error(error)
+            if _is_spent(error):
+                self._connection.terminate()
             raise self._error from error
 
 
@@ -201,7 +212,7 @@ class _Pool:
                 yield connection
             except BaseException as error:
                 # Cancelled in the middle, lost, or still inside a transaction: no one can know its state.
-                if not isinstance(error, Exception) or _is_lost(error) or _in_transaction(connection):
+                if not isinstance(error, Exception) or _is_spent(error) or _in_transaction(connection):
                     connection.terminate()
                 raise
             finally:
@@ -405,7 +416,7 @@ class _LoopClient:
                     # One implicit transaction: sending the statement is the commit.
                     rows = await connection.fetch(number_placeholders(sql), *params)
                 except _FAILURES as error:
-                    if _is_lost(error):
+                    if _is_spent(error):
                         connection.terminate()
                     raise _translate_commit_error(error) from error
                 await failpoints.reach("postgres.committed")
@@ -426,7 +437,7 @@ class _LoopClient:
                     # One implicit transaction, in one round trip: sending it is the commit.
                     found = await connection.fetchmany(number_placeholders(sql), rows)
                 except _FAILURES as error:
-                    if _is_lost(error):
+                    if _is_spent(error):
                         connection.terminate()
                     raise _translate_commit_error(error) from error
                 await failpoints.reach("postgres.committed")

@@ -278,7 +278,7 @@ class Standalone:
                 audited=bool(url),  # rows in memory are trimmed as they come
                 audit_key=partial(_load_audit_key, database, settings, url),
             )
-            if url and (taken := await core.runner.recover()):
+            if url and (taken := await core.runner.takeover.recover(silent=False)):
                 log.info("%d jobs of an earlier process were taken over", taken)
             core.runner.takeover.start()
             return Gateway(core, Directory(database, REAL), Reputation(database, REAL))
