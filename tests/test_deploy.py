@@ -25,7 +25,9 @@ import pytest
 import yaml  # type: ignore[import-untyped]
 
 from agent3.observe.metrics import Count, Level, Metrics, Timing
-from agent3.settings import load
+from agent3.server.readiness import LONGEST
+from agent3.server.workers import _PATIENCE
+from agent3.settings import Settings, load
 from tests.support.promtool import promtool
 
 ROOT = Path(__file__).resolve().parent.parent
@@ -183,7 +185,16 @@ def test_the_pods_are_probed_restricted_and_replaced_one_after_the_other() -> No
     ):
         assert selector.items() <= labels
     settings = tomllib.loads(found["ConfigMap"]["data"]["agent3.toml"])
-    assert pod["terminationGracePeriodSeconds"] > settings["server"]["shutdown_seconds"] + 15
+    assert pod["terminationGracePeriodSeconds"] > settings["server"]["shutdown_seconds"] + LONGEST + _PATIENCE
+
+
+def test_services_are_given_all_the_time_to_stop_that_a_gateway_takes_at_most() -> None:
+    most = Settings().server.shutdown_seconds + LONGEST + _PATIENCE
+    unit = (DEPLOY / "systemd" / "agent3.service").read_text()
+    compose = (DEPLOY / "compose.yml").read_text()
+    for pattern, text in ((r"^TimeoutStopSec=(\d+)$", unit), (r"stop_grace_period: (\d+)s$", compose)):
+        (given,) = re.findall(pattern, text, re.MULTILINE)
+        assert int(given) > most
 
 
 def test_systemd_takes_the_unit_and_finds_little_exposed(tmp_path: Path) -> None:

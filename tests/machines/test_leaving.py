@@ -13,16 +13,21 @@ from pathlib import Path
 from typing import Any, NamedTuple
 
 import pytest
+import uvicorn
+from msgspec.structs import replace
 
+from agent3.connections import Pool
 from agent3.env import SeededEnv
 from agent3.errors import StorageError
 from agent3.model import Done, Failed
 from agent3.protocols.functions import LocalAgent
 from agent3.protocols.functions.functions import Context
+from agent3.server.build import build
 from agent3.server.readiness import LONGEST, Readiness
+from agent3.server.run import _Uvicorn
 from agent3.storage import Database, open_database
 from agent3.storage.leases import Leases
-from tests.support.home import CLIENT, home, job_of, run, until
+from tests.support.home import CLIENT, QUIET, home, job_of, run, until
 from tests.support.machines import eventually, machines, start
 from tests.support.postgres import new_database_url
 from tests.support.storage import using
@@ -173,7 +178,7 @@ def test_who_could_renew_its_leases_only_late_does_not_take_from_the_others(last
         one, other = worker([]), worker([])
         async with home(one[0], url=lasting_url) as here, home(other[0], url=lasting_url) as there:
             job_of(await here.call("again", {}, detach=True))
-            takeover, env = there.runner.takeover, SeededEnv(1)
+            takeover, env = there.runner.takeover, SeededEnv(seed=1)
             takeover._env = env
             takeover.start(1_000.0, trust_after=0.0)
             await takeover._round()
@@ -327,3 +332,40 @@ def test_two_open_one_new_database_at_the_same_time(lasting_url: str) -> None:
             await one.aclose()
 
     run(story(), 100)
+
+
+def test_requests_and_jobs_have_the_same_time_to_finish_and_not_one_after_the_other() -> None:
+    hours = replace(QUIET, server=replace(QUIET.server, shutdown_seconds=10_000.0))
+
+    async def story() -> None:
+        one = worker([])
+        async with home(one.agent, settings=hours) as here:
+            job = job_of(await here.call("again", {}, detach=True))
+            await until(lambda: one.recorded == ["first"], 60)
+            here.core.begin_leaving()
+            assert here.core._leaves_at is not None
+            here.core._leaves_at -= 10_000.0  # so long did the requests take
+            await asyncio.wait_for(here.core.aclose(), 60)
+            left = await here.core.database.one("SELECT status, node FROM jobs WHERE id = ?", job)
+            assert left is not None
+            assert (left["status"], left["node"]) == ("working", None)
+
+    run(story(), 100)
+
+
+def test_the_time_that_jobs_have_begins_when_a_server_waits_for_its_requests(tmp_path: Path) -> None:
+    async def story() -> None:
+        settings = replace(QUIET, storage=replace(QUIET.storage, url=f"sqlite:///{tmp_path}/core.db"))
+        async with build(settings) as server:
+            assert server.core._leaves_at is None
+            http = _Uvicorn(uvicorn.Config(lambda: None), server, Pool())
+            http.servers, http.lifespan = [], Quiet()
+            await http.shutdown()
+            assert server.core._leaves_at is not None
+
+    run(story(), 100)
+
+
+class Quiet:
+    async def shutdown(self) -> None:
+        """Nothing was started."""

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import sys
+from collections.abc import Awaitable, Callable
 
 import pytest
 
@@ -66,16 +67,16 @@ def test_a_server_that_takes_no_more_writes_is_named_and_its_connections_are_mad
             assert row is not None
             return int(row["pid"])
 
-        for ask, fail in (
-            (pid, lambda: database.statement(demoted)),
-            (pid_in_work, lambda: database.write(lambda tx: tx.one(demoted))),
-            (pid_in_work, lambda: database.many("SELECT raise_read_only(), CAST(? AS BIGINT)", [(1,)])),
-        ):
+        async def refuse(work: Awaitable[object], ask: Callable[[], Awaitable[int]]) -> None:
             before = await ask()
             with pytest.raises(StorageError, match="can only be read") as caught:
-                await fail()
+                await work
             assert caught.value.retry_after
             assert await ask() != before
+
+        await refuse(database.statement(demoted), pid)
+        await refuse(database.write(lambda tx: tx.one(demoted)), pid_in_work)
+        await refuse(database.many("SELECT raise_read_only(), CAST(? AS BIGINT)", [(1,)]), pid_in_work)
 
     using(new_database_url(), story)
 

@@ -6,6 +6,7 @@ remote agent behind the gateway.
 
 from __future__ import annotations
 
+import asyncio
 from collections.abc import Awaitable, Callable, Container, Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import partial
@@ -81,6 +82,7 @@ class Core:
     ledger: Ledger = field(init=False)
     dead_letters: DeadLetters = field(init=False)
     artifacts: ArtifactStore = field(init=False)
+    _leaves_at: float | None = field(init=False, default=None)
 
     def __post_init__(self) -> None:
         parts = self.parts
@@ -221,9 +223,16 @@ class Core:
         """What is wrong with the input of a call that is about to start; None where nothing is."""
         return await self.chain.check(replace(call, live=Turn(*target, door=door)))
 
+    def begin_leaving(self) -> None:
+        """The time that running turns have to finish begins now: the doors wait for their requests as long."""
+        self._leaves_at = asyncio.get_running_loop().time() + self.settings.server.shutdown_seconds
+
     async def aclose(self) -> None:
         """Let running turns finish for a while, write what is left, and close the connectors."""
-        await self.runner.aclose(self.settings.server.shutdown_seconds)
+        if self._leaves_at is None:
+            self.begin_leaving()
+        assert self._leaves_at is not None
+        await self.runner.aclose(max(0.0, self._leaves_at - asyncio.get_running_loop().time()))
         await self.parts.ceiling.aclose()
         if self.callbacks is not None:
             await self.callbacks.aclose()

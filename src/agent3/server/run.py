@@ -270,6 +270,10 @@ class _Uvicorn(uvicorn.Server):
         self._server.stop()
         self.should_exit = True
 
+    async def shutdown(self, sockets: list[socket.socket] | None = None) -> None:
+        self._server.core.begin_leaving()  # requests and jobs have the same seconds, not one after the other
+        await super().shutdown(sockets)
+
     @contextmanager
     def capture_signals(self) -> Iterator[None]:
         if threading.current_thread() is not threading.main_thread():  # others get no signals
