@@ -1,7 +1,8 @@
 """A real MCP server on the official SDK for the tests of the client side: both eras, both transports, many tools.
 
 Run as a script it serves ``--stdio`` or a port of its choice; ``--legacy`` knows nothing of the modern era,
-``--json`` answers without streams. What the tools did is written to ``--notes FILE``, one word per line, where a test
+``--json`` answers without streams, ``--shelf`` adds a resource whose changes only the session hears that made them.
+What the tools did is written to ``--notes FILE``, one word per line, where a test
 reads it also after the server was killed.
 """
 
@@ -89,6 +90,44 @@ class Upstream:
         if self.file is not None:
             with self.file.open("a") as file:
                 file.write(word + "\n")
+
+    # A shelf: what one session does there is news for that session alone
+
+    def add_shelf(self, server: Server[Any]) -> None:
+        self.tools += [tool("touch"), tool("murmur")]
+        self.readers: dict[str, set[str]] = {}
+        server.add_request_handler("resources/list", wire.PaginatedRequestParams, self.list_resources)
+        server.add_request_handler("resources/subscribe", wire.SubscribeRequestParams, self.subscribe)
+        server.add_request_handler("resources/unsubscribe", wire.UnsubscribeRequestParams, self.unsubscribe)
+
+    async def list_resources(self, ctx: Context, params: Any) -> wire.ListResourcesResult:
+        return wire.ListResourcesResult(resources=[wire.Resource(uri="shelf://tale", name="tale")])
+
+    async def subscribe(self, ctx: Context, params: wire.SubscribeRequestParams) -> wire.EmptyResult:
+        self.note(f"subscribe {params.uri}")
+        self.readers.setdefault(_session(ctx), set()).add(params.uri)
+        return wire.EmptyResult()
+
+    async def unsubscribe(self, ctx: Context, params: wire.UnsubscribeRequestParams) -> wire.EmptyResult:
+        self.note(f"unsubscribe {params.uri}")
+        self.readers[_session(ctx)].discard(params.uri)
+        return wire.EmptyResult()
+
+    async def touch(self, ctx: Context, params: wire.CallToolRequestParams) -> Any:
+        for uri in self.readers.get(_session(ctx), ()):
+            await ctx.session.send_resource_updated(uri)
+        return text("touched")
+
+    async def murmur(self, ctx: Context, params: wire.CallToolRequestParams) -> Any:
+        """Logs a line once the call has ended."""
+
+        async def say() -> None:
+            await asyncio.sleep(0.1)
+            said = wire.LoggingMessageNotificationParams(level="info", data=(params.arguments or {}).get("text"))
+            await ctx.session.send_notification(wire.LoggingMessageNotification(params=said))
+
+        self.murmuring = asyncio.create_task(say())
+        return text("later")
 
     async def list(self, ctx: Context, params: wire.PaginatedRequestParams | None) -> wire.ListToolsResult:
         self.note("listed")
@@ -303,6 +342,10 @@ class Upstream:
         return {"resultType": "complete"}
 
 
+def _session(ctx: Context) -> str:
+    return str(ctx.request.headers.get("mcp-session-id")) if ctx.request is not None else ""
+
+
 class UpdateTask(wire.RequestParams):
     task_id: str
     input_responses: dict[str, Any]
@@ -411,6 +454,7 @@ def main(arguments: Sequence[str] | None = None, listener: socket.socket | None 
     options.add_argument("--page", type=int, default=100)
     options.add_argument("--child", action="store_true", help="start a process that outlives us")
     options.add_argument("--deaf", action="store_true", help="ignore the end of input and SIGTERM")
+    options.add_argument("--shelf", action="store_true", help="have a resource that can be watched")
     given = options.parse_args(arguments)
     upstream = Upstream(given.notes, given.page)
     upstream.note(f"pid {os.getpid()}")
@@ -420,6 +464,8 @@ def main(arguments: Sequence[str] | None = None, listener: socket.socket | None 
     if given.deaf:
         signal.signal(signal.SIGTERM, signal.SIG_IGN)
     server = build(upstream)
+    if given.shelf:
+        upstream.add_shelf(server)
     if given.stdio:
         asyncio.run(over_stdio(server, given.legacy))
         if given.deaf:

@@ -114,8 +114,13 @@ def start_task(coro: Coroutine[Any, Any, T]) -> asyncio.Task[T]:
     return loop.create_task(coro)
 
 
-async def wait_for_task(task: asyncio.Task[Any], seconds: float) -> None:
-    """Return when the task has ended, or after so many seconds; cheaper than ``asyncio.wait``."""
+async def wait_for_task(
+    task: asyncio.Task[Any], seconds: float, give_end: Callable[[Callable[[], None]], None] | None = None
+) -> None:
+    """Return when the task has ended, or after so many seconds; cheaper than ``asyncio.wait``.
+
+    ``give_end`` gets a function that ends the wait too.
+    """
     loop = asyncio.get_running_loop()
     over = loop.create_future()
 
@@ -124,6 +129,8 @@ async def wait_for_task(task: asyncio.Task[Any], seconds: float) -> None:
             over.set_result(None)
 
     task.add_done_callback(end)
+    if give_end is not None:
+        give_end(end)
     timer = loop.call_later(seconds, end)
     try:
         await over

@@ -623,8 +623,8 @@ def test_who_stops_listening_takes_no_room_any_more(
     kept: list[tuple[str, str]] = []
     watch, unwatch = Passthrough.watch, Passthrough.unwatch
 
-    async def watched(self: Passthrough, uri: str, client: str) -> None:
-        await watch(self, uri, client)
+    async def watched(self: Passthrough, uri: str, client: str, **options: Any) -> None:
+        await watch(self, uri, client, **options)
         kept.append((uri, client))
 
     def left(self: Passthrough, uri: str, client: str) -> None:

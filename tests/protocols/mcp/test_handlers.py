@@ -285,9 +285,9 @@ def test_a_session_that_ended_is_not_told_any_more() -> None:
         async with fixture() as (door, url):
             async with Client(url, mode="legacy") as client:
                 await client.list_tools()
-                assert len(door.handlers.changes._watches) == 1
+                assert len(door.handlers.changes._sessions) == 1
             async with asyncio.timeout(60):
-                while door.handlers.changes._watches:
+                while door.handlers.changes._sessions:
                     await asyncio.sleep(0.01)
 
     run(story())

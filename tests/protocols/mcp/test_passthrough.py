@@ -56,6 +56,9 @@ class Server:
         finally:
             self.streams.remove(tuple(uris))
 
+    async def subscribe(self, route: Route, uri: str, caller: str, **options: Any) -> bool:
+        return False  # a modern server
+
     async def request(self, route: Route, method: str, params: Mapping[str, Any], **options: Any) -> dict[str, Any]:
         return cast("dict[str, Any]", self._said())
 

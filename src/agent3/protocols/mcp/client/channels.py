@@ -328,6 +328,7 @@ class HTTPChannel:
         self.request_ids = itertools.count(1)
         self.legacy = False
         self.session: str | None = None
+        self._has_listened = False
         self._moves = 0
         self.on_message: Callable[[dict[str, Any]], None] | None = None
         self._tasks: set[asyncio.Task[None]] = set()
@@ -396,12 +397,16 @@ class HTTPChannel:
     async def listen(self, headers: Mapping[str, str], opened: Callable[[], None] = lambda: None) -> bool:
         """Read the stream on which a legacy server sends what belongs to no request. False if it has none.
 
-        Returns when the stream ends; open it again to hear more. ``opened`` is called once it stands.
+        Returns when the stream ends; open it again to hear more. ``opened`` is called once it stands. ServerError with
+        status 404 if it had one and knows no such session any more.
         """
         async with self._open("GET", None, headers) as answer:
             opened()
+            if answer.status == 404 and self._has_listened:
+                raise ServerError(None, "The session is not known any more", status=404)
             if answer.status != 200 or not _is_event_stream(answer):
                 return False
+            self._has_listened = True
             parser = jsonrpc.SSEParser(LIMITS.body)
             async for chunk in answer:
                 for frame in parser.feed(chunk):

@@ -60,7 +60,11 @@ from agent3.security import via
 from agent3.security.caller_scope import CallerScope
 from agent3.security.outbound import Policy
 
-__all__ = ["MCPConnector", "client_meta", "encode_answer", "feature_of", "is_owned"]
+OnNews = Callable[[str, dict[str, Any], str], None]
+"""Takes the method and parameters of a notification that belongs to no request, and the caller in whose own session it
+came; empty for a session that is shared."""
+
+__all__ = ["MCPConnector", "OnNews", "client_meta", "encode_answer", "feature_of", "is_owned"]
 
 log = logger("mcp")
 
@@ -119,9 +123,9 @@ class MCPConnector:
             if on_change is not None:
                 on_change(self._stored.get(address, address))
 
-        def pass_on(address: str, method: str, params: dict[str, Any]) -> None:
-            for on_notification in list(self._listeners.get(self._stored.get(address, address), ())):
-                on_notification(method, params)
+        def pass_on(address: str, method: str, params: dict[str, Any], caller: str) -> None:
+            for on_news in list(self._listeners.get(self._stored.get(address, address), ())):
+                on_news(method, params, caller)
 
         self.upstreams = Upstreams(policy, idle=unused, on_change=notice_change, env=env, first_start=first_start)
         self.upstreams.on_note = pass_on
@@ -129,7 +133,7 @@ class MCPConnector:
         self._gateway = "" if policy is None else policy.gateway
         self._idle = idle
         self._ceiling = ceiling
-        self._listeners: dict[str, list[OnNotification]] = {}
+        self._listeners: dict[str, list[OnNews]] = {}
         self._param_headers: dict[tuple[str, str | None], tuple[Any, dict[tuple[str, ...], str]]] = {}
 
     async def describe(
@@ -415,12 +419,12 @@ class MCPConnector:
         except ServerError as error:
             raise server_error_to_error(error, place_of(route.address), passed=True) from None
 
-    def listen(self, address: str, on_notification: OnNotification) -> Callable[[], None]:
+    def listen(self, address: str, on_news: OnNews) -> Callable[[], None]:
         """Hear the notifications of the server at an address whenever it is connected; call the result to stop."""
-        self._listeners.setdefault(address, []).append(on_notification)
+        self._listeners.setdefault(address, []).append(on_news)
 
         def leave() -> None:
-            left = [listener for listener in self._listeners.get(address, ()) if listener is not on_notification]
+            left = [listener for listener in self._listeners.get(address, ()) if listener is not on_news]
             if left:
                 self._listeners[address] = left
             else:
@@ -435,27 +439,39 @@ class MCPConnector:
     async def watch(
         self, route: Route, uris: Sequence[str], on_notification: OnNotification, *, secret: Secret | None = None
     ) -> None:
-        """Subscribe to changes of some resources of the server of a route.
+        """Subscribe to changes of some resources of the modern server of a route.
 
-        A modern server sends ``on_notification`` an acknowledgement and then the changes, until its stream ends and
-        this returns. For a legacy one this returns once it agrees; it sends changes to those who ``listen``, as long as
-        its session lives.
+        It sends ``on_notification`` an acknowledgement and then the changes, until its stream ends and this returns.
         """
-        upstream = self._upstream(route, secret)
         try:
-            if (await upstream.session()).era == "modern":
-                wanted = {"notifications": {"resourceSubscriptions": list(uris)}}
-                await upstream.request(
-                    "subscriptions/listen",
-                    wanted,
-                    lambda: PendingRequest(on_notification, idle=FOREVER, ceiling=FOREVER, subscription=True),
-                    harmless=True,
-                )
-                return
-            for uri in uris:
-                await upstream.request("resources/subscribe", {"uri": uri}, PendingRequest, harmless=True)
+            await self._upstream(route, secret).request(
+                "subscriptions/listen",
+                {"notifications": {"resourceSubscriptions": list(uris)}},
+                lambda: PendingRequest(on_notification, idle=FOREVER, ceiling=FOREVER, subscription=True),
+                harmless=True,
+            )
         except ServerError as error:
             raise server_error_to_error(error, place_of(route.address), passed=True) from None
+
+    async def subscribe(
+        self, route: Route, uri: str, caller: str, *, owned: bool, secret: Secret | None = None
+    ) -> bool:
+        """Subscribe to a resource in the sessions of a caller, whose changes go to those who ``listen``.
+
+        False for a modern server, which has no sessions.
+        """
+        upstream = self._upstream(route, secret)
+        if (await upstream.session()).era == "modern":
+            return False
+        try:
+            await upstream.watch(uri, caller, owned)
+        except ServerError as error:
+            raise server_error_to_error(error, place_of(route.address), passed=True) from None
+        return True
+
+    def unsubscribe(self, route: Route, uri: str, caller: str, *, secret: Secret | None = None) -> None:
+        """Take back one ``subscribe`` of a caller."""
+        self._upstream(route, secret).unwatch(uri, caller)
 
     def connected(self) -> frozenset[str]:
         """The addresses, as they are stored, to which something is open."""

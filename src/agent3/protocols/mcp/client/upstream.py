@@ -14,6 +14,7 @@ import asyncio
 import contextvars
 import copy
 import re
+from collections import Counter
 from collections.abc import AsyncIterator, Awaitable, Callable, Collection, Mapping
 from contextlib import asynccontextmanager, nullcontext, suppress
 from dataclasses import dataclass, field
@@ -66,8 +67,9 @@ OnChange = Callable[[str], None]
 """Takes the address of a server whose lists changed."""
 OnWait = Callable[[str], None]
 """Takes what is known of a server that is still starting."""
-OnNote = Callable[[str, str, dict[str, Any]], None]
-"""Takes the address of a server, and the method and parameters of a notification that belongs to no request."""
+OnNote = Callable[[str, str, dict[str, Any], str], None]
+"""Takes the address of a server, the method and parameters of a notification that belongs to no request, and the caller
+in whose own session it came; empty for a session that is shared."""
 
 Agent3ErrorT = TypeVar("Agent3ErrorT", bound=Agent3Error)
 _ALL: Features = frozenset({"sampling", "roots"})
@@ -289,17 +291,20 @@ class Session:
     def take_notification(self, message: dict[str, Any]) -> bool:
         """Take progress and log lines that did not come on the stream of their request; False for anything else.
 
-        A log line does not say which request it belongs to; with one under way it is clear.
+        A log line does not say which request it belongs to. It is shown with the oldest, where all are of one caller.
+        With none under way it is news of the session.
         """
         method, params = str(message.get("method")), params_of(message)
         if method == "notifications/progress":
             token = params.get("progressToken")
             working = [self._running[token]] if isinstance(token, int) and token in self._running else []
         elif method == "notifications/message":
-            working = [pending for pending in self._running.values() if not pending.subscription]
+            working = [pending for pending in self._running.values() if pending.features is not None]
+            if not working:
+                return False
         else:
             return False
-        if len(working) == 1:
+        if len({pending.caller for pending in working}) == 1:
             working[0].notify(method, params)
         return True
 
@@ -373,6 +378,9 @@ class Upstream:
         """Set when a caller's own session has nothing to do."""
         self._of_tasks: dict[str, Session] = {}
         """The sessions of tasks: no other one knows them."""
+        self._watched: dict[str, Counter[str]] = {}
+        """The resources of a legacy server that each caller watches, by the caller whose session it is, if it is not
+        shared. Each of its sessions is subscribed to them, also one that is opened later."""
         self._begun = 0.0
         self._greeting: HTTPChannel | StdioChannel | None = None
         self._lists: dict[str, tuple[list[dict[str, Any]], float]] = {}
@@ -471,7 +479,7 @@ class Upstream:
             return True
         unused = [line for line in own if line in self._shared and not self._shared[line].busy]
         if unused:
-            self._close_line(min(unused, key=lambda line: self._shared[line].used))
+            self._close_line(min(unused, key=lambda line: (line[2] in self._watched, self._shared[line].used)))
         return bool(unused)
 
     def _own_lines(self) -> set[Line]:
@@ -490,7 +498,7 @@ class Upstream:
     def close_unused(self, before: float) -> None:
         """Close the sessions of callers that have not used theirs since."""
         for line, session in list(self._shared.items()):
-            if line[2] and not session.busy and session.used < before:
+            if line[2] and not session.busy and session.used < before and line[2] not in self._watched:
                 self._close_line(line)
 
     def _close_line(self, line: Line) -> None:
@@ -518,6 +526,8 @@ class Upstream:
             self.known.tasks = TASKS in _table(session.capabilities, "extensions")
         self._note_version(session, line)
         session.watching = spawn(self._tasks, self._watch(session))
+        if session.era == "legacy" and line[2] in self._watched:
+            spawn(self._tasks, self._subscribe(session, tuple(self._watched[line[2]])))
         return session
 
     def _note_version(self, session: Session, line: Line) -> None:
@@ -620,6 +630,47 @@ class Upstream:
         if ttl > 0:
             self._lists[method] = found, self._env.monotonic() + ttl
         return found
+
+    # Watching resources of a legacy server
+
+    async def watch(self, uri: str, caller: str, owned: bool) -> None:
+        """Subscribe to a resource, in all sessions of this caller."""
+        make_pending = partial(PendingRequest, caller=caller, owned=owned)
+        session = await self.session_for(make_pending())
+        who = session.line[2]
+        await self.request("resources/subscribe", {"uri": uri}, make_pending, harmless=True)
+        self._watched.setdefault(who, Counter())[uri] += 1
+        for other in list(self._shared.values()):
+            if other is not session and other.line[2] == who and other.era == "legacy" and other.alive:
+                spawn(self._tasks, self._subscribe(other, (uri,)))
+
+    def unwatch(self, uri: str, caller: str) -> None:
+        """Take back one ``watch`` of this caller."""
+        who = caller if uri in self._watched.get(caller, ()) else ""
+        watched = self._watched.get(who, Counter())
+        watched[uri] -= 1
+        if watched[uri] > 0:
+            return
+        del watched[uri]
+        if not watched:
+            self._watched.pop(who, None)
+        for session in self._shared.values():
+            if session.line[2] == who and session.era == "legacy" and session.alive:
+                spawn(self._tasks, self._ask_quietly(session, "resources/unsubscribe", uri))
+
+    async def _subscribe(self, session: Session, uris: Collection[str]) -> None:
+        """Have a further session hear of these resources; what changed before it did may be news."""
+        for uri in uris:
+            if await self._ask_quietly(session, "resources/subscribe", uri) and self.on_note is not None:
+                self.on_note(self.address, "notifications/resources/updated", {"uri": uri}, session.line[2])
+
+    async def _ask_quietly(self, session: Session, method: str, uri: str) -> bool:
+        try:
+            await session.request(method, {"uri": uri}, PendingRequest())
+        except (ServerError, Agent3Error) as error:
+            log.debug("%s did not take %s of %s: %s", session.channel.place, method, uri[:200], error)
+            return False
+        return True
 
     async def aclose(self) -> None:
         """Close everything; what is under way ends as unavailable."""
@@ -867,17 +918,17 @@ class Upstream:
         if "id" in message:
             spawn(self._tasks, session.answer(message))
             return
-        # Some servers tell every session of a change, and some only the one whose call made it.
-        is_change = str(message.get("method")).endswith("/list_changed")
-        if not session.take_notification(message) and (is_change or self._shared.get(_MAIN) is session):
-            self._take_notification(message)
+        if not session.take_notification(message):
+            self._take_notification(message, session.line[2])
 
-    def _take_notification(self, message: dict[str, Any]) -> None:
+    def _take_notification(self, message: dict[str, Any], caller: str = "") -> None:
         method = str(message.get("method"))
         if method.startswith("notifications/") and method.endswith("/list_changed"):
+            # Some servers tell every session of a change, and some only the one whose call made it.
             self._forget_lists()
+            caller = ""
         if self.on_note is not None:
-            self.on_note(self.address, method, params_of(message))
+            self.on_note(self.address, method, params_of(message), caller)
 
     def _forget_lists(self) -> None:
         self._lists.clear()
@@ -894,7 +945,9 @@ class Upstream:
                     if not await self._listen(session, again):
                         return
                     again = True
-                except ServerError:
+                except ServerError as error:
+                    if error.status == 404 and self._shared.get(session.line) is session:
+                        self._replace(session)
                     return
                 except Agent3Error as error:
                     log.debug("%s: listening was interrupted: %s", session.channel.place, error)
@@ -902,6 +955,20 @@ class Upstream:
                 await asyncio.sleep(pause)
         finally:
             session.listening.set()
+
+    def _replace(self, session: Session) -> None:
+        """Drop a session that the server has forgotten, and open another where its caller watches something."""
+        if session.line == _MAIN:
+            self.known.era = None  # it may be of another era by now
+        del self._shared[session.line]
+        self._forget_lists()
+        spawn(self._closing, session.channel.aclose())
+        if session.line[2] in self._watched:
+            spawn(self._tasks, self._open_again(session.line))
+
+    async def _open_again(self, line: Line) -> None:
+        with suppress(Agent3Error, ServerError):  # the next request that needs it tries again
+            await self.session(line)
 
     async def _listen(self, session: Session, again: bool) -> bool:
         """Listen until the stream ends; False if the server offers no such stream."""

@@ -7,7 +7,7 @@ that may not call an agent gets the same answer as for one that does not exist.
 from __future__ import annotations
 
 import asyncio
-from collections import OrderedDict
+from collections import OrderedDict, deque
 from collections.abc import AsyncIterator, Callable, Coroutine, Iterator, MutableMapping
 from contextlib import asynccontextmanager, contextmanager, suppress
 from typing import Any
@@ -18,7 +18,7 @@ from starlette.types import Receive, Scope, Send
 from agent3.errors import Agent3Error, AgentNotFound, Unavailable
 from agent3.gateway.lanes import HungUp, Reply
 from agent3.gateway.protocol import Services
-from agent3.model import Agent, Principal, encode
+from agent3.model import LOCAL, Agent, Principal, encode
 from agent3.observe.logs import get as logger
 from agent3.protocols.mcp.client.channels import OnNotification
 from agent3.protocols.mcp.client.connector import MCPConnector
@@ -44,6 +44,8 @@ _RECONNECT = 60.0
 _APART = 1.0
 """Least seconds between two renewals from one server, even if it reports changes without end."""
 _FAREWELL = 5.0
+_MOST_LINES = 256
+"""Log lines of a server that may wait to be passed on; older ones are dropped."""
 _KNOWN = 1_000
 """Callers of one door that are remembered."""
 _CALLER = "agent3.caller"
@@ -295,6 +297,7 @@ class _Door:
         self._stayed = float("-inf")
         self._tasks: dict[str, asyncio.Task[None]] = {}
         self._again = False
+        self._lines: deque[tuple[dict[str, Any], str]] = deque(maxlen=_MOST_LINES)
         self.closing = asyncio.Event()
         self.busy = 0
         self.used = doors.now()
@@ -372,8 +375,11 @@ class _Door:
         if self._tools.renew(agent):
             self._mcp.notify_change("tools")
 
-    def on_notification(self, method: str, params: dict[str, Any]) -> None:
-        """Pass on a change at the server; of tools once the directory has been renewed."""
+    def on_notification(self, method: str, params: dict[str, Any], caller: str = "") -> None:
+        """Pass on news of the server, to one ``caller`` if it came in a session of its own.
+
+        That the tools changed is told once the directory has been renewed.
+        """
         if method == "notifications/tools/list_changed":
             self._again = True
             self._spawn("renewal", self._renew_directory)
@@ -382,7 +388,17 @@ class _Door:
         elif method == "notifications/resources/list_changed":
             self._mcp.notify_change("resources")
         elif method == "notifications/resources/updated" and isinstance(params.get("uri"), str):
-            self._mcp.notify_change("resources", params["uri"])
+            self._mcp.notify_change("resources", params["uri"], caller)
+        elif method == "notifications/message" and self.busy:
+            self._lines.append((params, caller))
+            self._spawn("log lines", self._pass_lines)
+
+    async def _pass_lines(self) -> None:
+        """Pass on what the server logs outside of any call."""
+        assert self._passthrough is not None
+        while self._lines:
+            params, caller = self._lines.popleft()
+            self._mcp.notify_log(await self._passthrough.clean_line(params), caller or LOCAL.id)
 
     def keep_connected(self) -> None:
         """Keep the connection to the server while clients are here, who may be waiting for its notifications."""

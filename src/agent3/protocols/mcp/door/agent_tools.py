@@ -38,6 +38,7 @@ from agent3.model import (
 from agent3.observe.logs import get as logger
 from agent3.observe.metrics import Number
 from agent3.observe.performance import MCPPerformanceMonitor
+from agent3.protocols.mcp.client.connector import is_owned
 from agent3.protocols.mcp.door.gateway_tools import WARN_EVERY, JobTasks
 from agent3.protocols.mcp.door.passthrough import Passthrough
 from agent3.protocols.mcp.door.toolset import (
@@ -160,6 +161,7 @@ class AgentTools:
             tasks=self,
             fingerprint=self.fingerprint,
             on_listed=self.on_listed,
+            logs=self._passes,
         )
 
     def renew(self, agent: Agent) -> bool:
@@ -325,7 +327,10 @@ class AgentTools:
 
     async def watch(self, uri: str, principal: Principal) -> None:
         self._check(principal, READ, uri)
-        await self._measure("resources/subscribe", principal, lambda: self._server.watch(uri, principal.id))
+        owned = is_owned(principal)
+        await self._measure(
+            "resources/subscribe", principal, lambda: self._server.watch(uri, principal.id, owned=owned)
+        )
 
     def unwatch(self, uri: str, principal: Principal) -> None:
         self._server.unwatch(uri, principal.id)

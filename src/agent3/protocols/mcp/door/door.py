@@ -183,11 +183,18 @@ class MCPDoor:
             checked = CheckedInput(incoming, outgoing)
             await self._server.run(checked, outgoing, self._server.create_initialization_options())
 
-    def notify_change(self, kind: Kind, uri: str | None = None) -> None:
-        """Notify clients of both eras that a list changed, or with ``uri`` that one resource did. From any thread."""
+    def notify_change(self, kind: Kind, uri: str | None = None, caller: str = "") -> None:
+        """Notify clients of both eras that a list changed, or with ``uri`` that one resource did. From any thread.
+
+        ``caller`` is the only one whom it concerns, where it is not all.
+        """
         if kind == "tools":
             self.handlers.forget_tools()
-        self._changes.publish(kind, uri)
+        self._changes.publish(kind, uri, caller)
+
+    def notify_log(self, params: dict[str, Any], caller: str) -> None:
+        """Send a log line that belongs to no request to the legacy sessions of a caller. From any thread."""
+        self._changes.publish_log(params, caller)
 
     def answers_to(self, host: str) -> bool:
         """Whether a Host header names this server."""

@@ -64,12 +64,19 @@ class Operation(Generic[T]):
 
 class Exchange(Generic[T]):
     """One incoming request, from its first turn to a result. ``level`` is the lowest log level the client wants,
-    ``streaming`` what its arguments say about that."""
+    ``streaming`` what its arguments say about that; with ``logs`` a legacy client that set no level gets all lines."""
 
-    def __init__(self, ctx: Context, tokens: StateTokens, level: str | None, streaming: bool | None = None):
+    def __init__(
+        self,
+        ctx: Context,
+        tokens: StateTokens,
+        level: str | None,
+        streaming: bool | None = None,
+        logs: bool = False,
+    ):
         self._ctx = ctx
         self._tokens = tokens
-        self._notifier = _Notifier(ctx, level, streaming)
+        self._notifier = _Notifier(ctx, level, streaming, logs)
         meta, features = meta_of(ctx), client_features(ctx)
         trace = meta.get("traceparent")
         self.caller = Caller(
@@ -189,9 +196,11 @@ class _Notifier:
     ``listen`` never waits. Everything that was emitted is sent before the result is.
     """
 
-    def __init__(self, ctx: Context, level: str | None, streaming: bool | None):
+    def __init__(self, ctx: Context, level: str | None, streaming: bool | None, logs: bool):
         self._ctx = ctx
         self._levels = _LEVELS[_LEVELS.index(level) :] if level in _LEVELS else ()
+        if level is None and logs and era_of(ctx) == "legacy":
+            self._levels = _LEVELS
         has_token = "progress_token" in (ctx.meta or {})
         self._wants_progress = has_token and streaming is not False
         # Without a token a stream goes as log messages. A modern client must have asked for these, by a level; a

@@ -35,7 +35,7 @@ from agent3.protocols.mcp.door.odd_requests import WholeAnswer, mend_body, mend_
 from agent3.protocols.mcp.door.requests import WHOLE, parse_features
 from agent3.protocols.mcp.door.results import failure_text, failure_to_dict
 from agent3.protocols.mcp.door.rpc_batches import VERSIONS, parse_batch, serve_batch
-from agent3.protocols.mcp.door.toolset import Caller, ignore_event
+from agent3.protocols.mcp.door.toolset import Caller, Overheard, ignore_event
 from agent3.protocols.mcp.meta_keys import PASSED, RESERVED, STRUCTURED
 from agent3.security import via
 from agent3.security.limits import COUNTED
@@ -224,6 +224,7 @@ class FastLane:
         self._is_regular_call = door.handlers.is_regular
         self._fingerprint = door.capabilities.fingerprint
         self._streaming = door.capabilities.streaming
+        self._logs = door.capabilities.logs
         self._principal = door.principal
         self._count_read = door.count_read
         self._most_sessions = door.most_sessions
@@ -405,9 +406,10 @@ class FastLane:
             return None
         if can is None or not self._is_regular_call(name, headers.session_id, can):
             return None
+        heard = Overheard() if self._logs and not modern and WHOLE not in scope else None
         caller = Caller(
             principal=principal,
-            listener=ignore_event,
+            listener=heard or ignore_event,
             era="modern" if modern else "legacy",
             can_elicit="form" in can,
             traceparent=None if meta is None or meta.traceparent is UNSET else meta.traceparent,
@@ -418,7 +420,8 @@ class FastLane:
         try:
             # A modern client that hangs up cancels the call; a legacy one only leaves, and cancels by a notification.
             begun: Outcome | Turn
-            begun = await (run_watched(turn, hung_up) if modern else self._begin(turn, (headers.session, request.id)))
+            which = headers.session, request.id
+            begun = await (run_watched(turn, hung_up) if modern else self._begin(turn, which, heard))
             if isinstance(begun, Turn):
                 scope[OUTCOME] = begun
                 return None
@@ -441,11 +444,16 @@ class FastLane:
         scope[OUTCOME] = outcome
         return None
 
-    async def _begin(self, turn: Coroutine[Any, Any, Outcome], key: tuple[bytes, int | str]) -> Outcome | Turn:
-        """The outcome of a legacy call, or the call itself if it takes long. Left if the client gave it up."""
+    async def _begin(
+        self, turn: Coroutine[Any, Any, Outcome], key: tuple[bytes, int | str], heard: Overheard | None
+    ) -> Outcome | Turn:
+        """The outcome of a legacy call, or the call itself if it takes long or logs, which takes a stream.
+
+        Left if the client gave it up.
+        """
         task = start_task(turn)
         if task.done():
-            return task.result()
+            return Turn(task, heard) if heard is not None and heard.has_lines else task.result()
         self._calls[key] = task
 
         def forget(ended: asyncio.Task[Outcome]) -> None:
@@ -458,12 +466,12 @@ class FastLane:
         try:
             await asyncio.sleep(0)  # one turn of the loop, after which a call that waits for nothing is over
             if not task.done():
-                await wait_for_task(task, STREAM_AFTER)
+                await wait_for_task(task, STREAM_AFTER, None if heard is None else heard.notify)
         except asyncio.CancelledError:
             task.cancel()
             raise
-        if not task.done():
-            return Turn(task)
+        if not task.done() or (heard is not None and heard.has_lines and not task.cancelled()):
+            return Turn(task, heard)
         if task.cancelled():
             raise Left
         return task.result()

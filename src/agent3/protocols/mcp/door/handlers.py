@@ -48,6 +48,7 @@ from agent3.protocols.mcp.door.toolset import (
     CompletionResult,
     Completions,
     FilledPrompt,
+    Overheard,
     Prompts,
     Resources,
     Tool,
@@ -78,9 +79,10 @@ _HEADER_KEY = f'"{X_MCP_HEADER_KEY}"'.encode()
 
 
 class Turn(Struct, eq=False):
-    """A first turn that is under way already. ``is_taken`` says that a handler waits for it, and can end it."""
+    """A first turn that has begun already. ``is_taken`` says that a handler waits for it, and can end it."""
 
     task: asyncio.Task[Outcome]
+    heard: Overheard | None = None
     is_taken: bool = False
 
 
@@ -126,7 +128,11 @@ class RequestHandlers:
         self._tasks = TaskHandlers(capabilities.tasks) if capabilities.tasks is not None else None
         self._levels: OrderedDict[str, wire.LoggingLevel] = OrderedDict()
         self._demands: OrderedDict[str, _Demands] = OrderedDict()
-        self.changes = ChangeNotifier(self.may_watch, capabilities.unwatch or (lambda uri, principal: None))
+        self.changes = ChangeNotifier(
+            self.may_watch,
+            capabilities.unwatch or (lambda uri, principal: None),
+            lambda session: self._levels.get(session, "debug" if capabilities.logs else None),
+        )
 
     def register(self, server: Server[Any]) -> None:
         """Serve what the tool set offers; the SDK announces what is registered."""
@@ -218,6 +224,8 @@ class RequestHandlers:
 
         async def start(caller: Caller) -> Outcome:
             if ctx.request is not None and (ready := ctx.request.scope.pop(OUTCOME, None)) is not None:
+                if isinstance(ready, Turn) and ready.heard is not None:
+                    ready.heard.pass_on(caller.listener)
                 return await self._run_turn(name, _end_turn(ready), caller)
             return await self._run_turn(name, self._toolset.call(name, arguments, caller), caller)
 
@@ -226,7 +234,7 @@ class RequestHandlers:
 
         streaming = self._capabilities.streaming
         wanted = streaming(name, arguments) if streaming is not None else None
-        exchange: Exchange[Outcome] = Exchange(ctx, self._tokens, self._log_level(ctx), wanted)
+        exchange: Exchange[Outcome] = Exchange(ctx, self._tokens, self._log_level(ctx), wanted, self._capabilities.logs)
         outcome = await exchange.run(Operation("tools/call", name, arguments, start, resume), params)
         if isinstance(outcome, wire.InputRequiredResult):
             return outcome
@@ -426,7 +434,7 @@ class RequestHandlers:
             caller.resumed = None if kept.job is None else (kept.job, answers)
             return await start(caller)
 
-        exchange: Exchange[T] = Exchange(ctx, self._tokens, self._log_level(ctx))
+        exchange: Exchange[T] = Exchange(ctx, self._tokens, self._log_level(ctx), logs=self._capabilities.logs)
         outcome = await _with_mcp_errors(exchange.run(Operation(method, name, arguments, start, resume), params))
         if isinstance(outcome, Needs):
             raise missing_features_error(frozenset(map(feature_for, outcome.questions)), name)

@@ -9,7 +9,8 @@ from __future__ import annotations
 import asyncio
 from collections import Counter
 from collections.abc import Awaitable, Callable, Mapping, Sequence
-from typing import Any, Literal, NamedTuple, TypeVar
+from contextlib import suppress
+from typing import Any, Literal, NamedTuple, TypeVar, cast
 
 from msgspec.structs import replace
 
@@ -32,6 +33,7 @@ from agent3.protocols.mcp.client.answers import (
     block_to_part,
     decode_base64,
     encode_responses,
+    notification_to_event,
     request_to_question,
     requests_to_needs,
 )
@@ -98,6 +100,8 @@ class Passthrough:
         self._on_notification = on_notification
         self._watched: dict[str, Counter[str]] = {}
         """Who watches a resource, and how often; by its address."""
+        self._in_sessions: set[tuple[str, str]] = set()
+        """The resource and the watcher of each subscription in the sessions of a legacy server."""
         self._subscribed: frozenset[str] = frozenset()
         self._subscribing: _Subscribing | None = None
         self._stream: asyncio.Task[None] | None = None
@@ -272,6 +276,11 @@ class Passthrough:
         At the first open question the request is abandoned: it only reads, and is made again with the answer.
         """
         replay = _AnswerReplay(call, caller)
+
+        def tell(method: str, params: dict[str, Any]) -> None:
+            if (event := notification_to_event(method, clean_value(redact_value(params, opened.hidden)))) is not None:
+                caller.listener(event)
+
         request = asyncio.ensure_future(
             self._connector.request(
                 opened.route,
@@ -279,6 +288,7 @@ class Passthrough:
                 params,
                 secret=opened.secret,
                 era=caller.era,
+                on_notification=tell,
                 on_request=replay if caller.can & _ASKABLE else None,
                 features=caller.can & _FEATURES,
                 level=caller.level,
@@ -295,12 +305,21 @@ class Passthrough:
             replay.open_question.cancel()
             await asyncio.wait([request])
 
+    async def clean_line(self, params: dict[str, Any]) -> dict[str, Any]:
+        """The parameters of a log line, stripped of secrets and hidden characters."""
+
+        async def clean(opened: OpenRoute) -> dict[str, Any]:
+            return cast("dict[str, Any]", clean_value(redact_value(params, opened.hidden)))
+
+        return await self._with_secrets(clean)
+
     # Watching resources
 
-    async def watch(self, uri: str, client: str) -> None:
+    async def watch(self, uri: str, client: str, *, owned: bool = False) -> None:
         """Have changes of a resource notified until ``unwatch`` is called as often, or this is closed.
 
-        Any number of callers may begin at once; one subscription at the server serves them all.
+        Any number of callers may begin at once; one subscription at a modern server serves them all. A legacy one is
+        told in the sessions of the client, which may be its own (``owned``).
         """
         if self._closed:
             raise Unavailable("This server is no longer offered here. Connect again.")
@@ -316,6 +335,8 @@ class Passthrough:
             )
         self._watched.setdefault(uri, Counter())[client] += 1
         try:
+            if await self._watch_in_sessions(uri, client, owned):
+                return
             # Callers that come while the server is being asked join the next round.
             while uri not in self._subscribed:
                 if self._subscribing is None:
@@ -342,10 +363,36 @@ class Passthrough:
         clients[client] -= 1
         if not clients[client]:
             del clients[client]
+            if (uri, client) in self._in_sessions:
+                self._in_sessions.discard((uri, client))
+                spawn(self._tasks, self._unsubscribe(uri, client))
         if not clients:
             del self._watched[uri]
         if not self._watched:
             self._replace_stream(None, frozenset())
+
+    async def _watch_in_sessions(self, uri: str, client: str, owned: bool) -> bool:
+        """Subscribe in the sessions of a client; False if the server has none."""
+        if (uri, client) in self._in_sessions:
+            return True
+
+        async def subscribe(opened: OpenRoute) -> bool:
+            return await self._connector.subscribe(opened.route, uri, client, owned=owned, secret=opened.secret)
+
+        if not await self._with_secrets(subscribe):
+            return False
+        if (uri, client) in self._in_sessions or client not in self._watched.get(uri, ()):
+            await self._unsubscribe(uri, client)  # it asked twice at once, or has left meanwhile
+        else:
+            self._in_sessions.add((uri, client))
+        return True
+
+    async def _unsubscribe(self, uri: str, client: str) -> None:
+        async def unsubscribe(opened: OpenRoute) -> None:
+            self._connector.unsubscribe(opened.route, uri, client, secret=opened.secret)
+
+        with suppress(Agent3Error):
+            await self._with_secrets(unsubscribe)
 
     async def _subscribe(self, uris: frozenset[str]) -> dict[str, Agent3Error]:
         """Subscribe to all of these together, or to each new one alone if that is refused; gives the refusals."""
@@ -401,9 +448,6 @@ class Passthrough:
         while wanted:
             try:
                 await self._with_secrets(subscribe)
-                if not acknowledged.done():  # a legacy server, which notifies on its session instead
-                    acknowledged.set_result(None)
-                    return
             except Agent3Error as error:
                 if not acknowledged.done():
                     acknowledged.set_exception(error)

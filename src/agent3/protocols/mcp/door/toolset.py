@@ -17,9 +17,9 @@ from agent3.model import Answer, Done, Event, Needs, Outcome, Part, Principal
 from agent3.protocols.mcp.meta_keys import ANNOTATIONS, BLOCK, PASSED, STRUCTURED, URI
 
 __all__ = ["ANNOTATIONS", "BLOCK", "PASSED", "STRUCTURED", "URI", "Caller", "Capabilities", "Completion",
-           "CompletionResult", "Completions", "Era", "FilledPrompt", "Fingerprints", "Prompt", "PromptArgument",
-           "PromptMessage", "Prompts", "Resource", "ResourceTemplate", "Resources", "Streaming", "Subscriptions",
-           "Task", "Tasks", "Tool", "ToolSet", "describe_client", "ignore_event"]  # fmt: skip
+           "CompletionResult", "Completions", "Era", "FilledPrompt", "Fingerprints", "Overheard", "Prompt",
+           "PromptArgument", "PromptMessage", "Prompts", "Resource", "ResourceTemplate", "Resources", "Streaming",
+           "Subscriptions", "Task", "Tasks", "Tool", "ToolSet", "describe_client", "ignore_event"]  # fmt: skip
 
 Era = Literal["modern", "legacy"]
 """modern: 2026-07-28, each request stands alone. legacy: everything before it, with ``initialize`` and a session."""
@@ -141,6 +141,41 @@ class Task(Struct, frozen=True, kw_only=True):
 
 def ignore_event(event: Event) -> None:
     """The listener of a caller that wants no events."""
+
+
+class Overheard:
+    """The listener of a call that began without a stream: keeps its log lines until there is a listener with one."""
+
+    def __init__(self, most: int = 256) -> None:
+        self._most = most
+        self._lines: list[Event] = []
+        self._listener: Callable[[Event], None] | None = None
+        self._on_line: Callable[[], None] | None = None
+
+    def __call__(self, event: Event) -> None:
+        if self._listener is not None:
+            self._listener(event)
+        elif event.kind == "log" and len(self._lines) < self._most:
+            self._lines.append(event)
+            if self._on_line is not None:
+                self._on_line()
+
+    @property
+    def has_lines(self) -> bool:
+        return bool(self._lines)
+
+    def notify(self, on_line: Callable[[], None]) -> None:
+        """Have this called when there is a line, at once if there is one."""
+        self._on_line = on_line
+        if self._lines:
+            on_line()
+
+    def pass_on(self, listener: Callable[[Event], None]) -> None:
+        """Give what was kept, and all that follows, to this one."""
+        self._listener = listener
+        for line in self._lines:
+            listener(line)
+        self._lines.clear()
 
 
 class Caller(Struct, eq=False):
@@ -325,6 +360,8 @@ class Capabilities:
     fingerprint: Callable[[Principal], Hashable | None] | None = None
     streaming: Callable[[str, Mapping[str, Any]], bool | None] | None = None
     on_listed: Callable[[float], None] = lambda seconds: None
+    logs: bool = False
+    """Whether log lines also go to legacy clients that have set no level, whom a server may send what it chooses."""
 
     @classmethod
     def of(cls, toolset: ToolSet) -> Capabilities:
