@@ -4,6 +4,7 @@ import asyncio
 import contextlib
 import itertools
 import json
+import re
 from collections.abc import Awaitable, MutableMapping
 from typing import Any, TypeVar
 
@@ -431,3 +432,13 @@ def test_both_forms_of_retry_after_are_read_and_bounded(header: str | None, seco
 def test_an_event_stream_is_known_by_its_media_type() -> None:
     assert jsonrpc.is_event_stream("Text/Event-Stream; charset=utf-8")
     assert not any(map(jsonrpc.is_event_stream, (None, "", "application/json", "text/event-stream-not")))
+
+
+@given(
+    st.lists(st.sampled_from([b'"', b'""', b"\\", b'\\"', b"[", b",", b"a", b"1", b"{}"]), max_size=60).map(b"".join)
+)
+def test_strings_are_dropped_some_at_a_time_like_all_at_once(body: bytes) -> None:
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(jsonrpc, "_AT_ONCE", 0)
+        patch.setattr(jsonrpc, "_SOME_STRINGS", re.compile(jsonrpc._SOME_STRINGS.pattern.replace(b"10000", b"2"), re.S))
+        assert jsonrpc._drop_strings(body) == jsonrpc._STRINGS.sub(b"0", body)

@@ -54,6 +54,7 @@ from agent3.model import (
 from agent3.observe.metrics import Metrics
 from agent3.security.access import Access
 from agent3.security.limits import Ceiling, RateLimiter
+from agent3.security.sanitize import clean_outcome
 from agent3.settings import Calls, Rule
 from agent3.storage import Blobs, open_database
 from agent3.storage.notifications import News
@@ -1014,6 +1015,65 @@ def test_a_result_that_breaks_its_schema_is_malformed() -> None:
     wrong = failed(through(step, Script(Done((Part(data=1),))), a_call(output_schema=schema)), "malformed_response")
     assert "breaks its own schema" in wrong.message
     assert through(step, Script(DOWN), a_call(output_schema=schema)) == DOWN
+
+
+LONG_TEXT = Part(text="word " * 40_000)
+
+
+@pytest.mark.parametrize("parts", [(), (LONG_TEXT,), (Part(data=["x"] * 20_000),)])
+@pytest.mark.parametrize(
+    "question",
+    [Question("q", "Sign in", url="javascript:alert(1)"), Question("q", "Open file:///etc/passwd"),
+     Question("q", "Choose", {"type": "string", "description": "data:text/html;base64,AAAA" + " " * 140_000})],
+)  # fmt: skip
+def test_a_question_that_would_run_something_is_not_asked_however_much_stands_beside_it(
+    question: Question, parts: tuple[Part, ...]
+) -> None:
+    refused = failed(through(sanitize(10**6), Script(Needs((question,), parts=parts)), a_call()), "blocked")
+    assert "is not put to anybody" in refused.message
+
+
+@pytest.mark.parametrize(
+    "outcome",
+    [
+        Done((Part(data={f"k{number}": "v" for number in range(20_000)}),)),
+        Done((Part(data=[[[number]] for number in range(20_000)]),)),
+        Done(tuple(Part(text="x") for _ in range(20_000))),
+        Done(tuple(Part(url="http://x", name="n") for _ in range(20_000))),
+        Done((Part(text="x", meta={"m": ["y"] * 20_000}),)),
+        Done((Part(text="x"),), meta={"m": ["y"] * 20_000}),
+        Done(artifacts=(Artifact("a", parts=(LONG_TEXT,)),)),
+        Failed("target_failed", "no", data={"m": ["y"] * 20_000}),
+        Needs((Question("q", "Which?", {"enum": ["y"] * 20_000}),)),
+    ],
+)
+def test_what_is_large_in_any_way_is_judged_beside_the_event_loop(
+    outcome: Outcome, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    threads = []
+
+    def note(*given: Any) -> Outcome:
+        threads.append(threading.current_thread())
+        return clean_outcome(*given)
+
+    monkeypatch.setattr("agent3.calls.steps.sanitize.clean_outcome", note)
+    through(sanitize(10**6), Script(outcome), a_call())
+    assert threads
+    assert threading.main_thread() not in threads
+
+
+def test_what_is_told_on_the_way_is_short() -> None:
+    heard: list[Event] = []
+
+    async def talks(call: Call) -> Outcome:
+        call.emit(Event("log", text="\u200b" * 10**6 + "x" * 10**6, data=["y"] * 10**6))
+        call.emit(Event("artifact", parts=(LONG_TEXT,)))
+        return DONE
+
+    through(sanitize(10**6), Script(talks), a_call(heard=heard))
+    assert len(heard[0].text or "") < 70_000
+    assert heard[0].data == "[left out: too long for an event]"
+    assert heard[1].parts == (LONG_TEXT,)  # which is part of the result
 
 
 def test_filters_are_gone_when_the_step_is_left() -> None:

@@ -9,6 +9,7 @@ from typing import Any
 import pytest
 
 from agent3.cli.output import make_console, make_table
+from agent3.errors import TooLarge
 from agent3.gateway.strangers import admit_described, check_name
 from agent3.model import Agent, Capability, Needs, Question, Route
 from agent3.security.foreign_words import clean_agent, explain_name, find_bad_question
@@ -100,6 +101,22 @@ def test_hidden_characters_in_what_is_sent_leave_a_capability_out() -> None:
     )
     assert kept.capabilities == ()
     assert [name for name, _ in refused] == ["a", "b"]
+
+
+@pytest.mark.parametrize("where", ["input_schema", "output_schema"])
+def test_a_schema_that_no_call_could_be_checked_by_leaves_a_capability_out(where: str) -> None:
+    large = {"type": "object", "properties": {f"p{at}": {"type": "string"} for at in range(4_000)}}
+    kept, refused = clean_agent(agent(Capability(name="a", **{where: large}), Capability(name="b")))
+    assert [one.name for one in kept.capabilities] == ["b"]
+    assert "more than 65536 bytes" in refused[0][1]
+
+
+def test_an_agent_that_says_too_much_is_not_taken() -> None:
+    route = Route("mcp", "https://x.test")
+    with pytest.raises(TooLarge, match="5001 capabilities"):
+        admit_described(agent(*(Capability(name=f"c{at}") for at in range(5_001))), route)
+    with pytest.raises(TooLarge, match="bytes"):
+        admit_described(agent(Capability(name="a"), card={f"k{at}": "v" * 1_000 for at in range(9_000)}), route)
 
 
 @pytest.mark.parametrize(

@@ -15,9 +15,11 @@ from agent3 import jsonrpc
 from agent3.errors import Agent3Error
 from agent3.model import Capability
 from agent3.observe import logs
+from agent3.protocols.mcp.client.answers import content_to_parts
 from agent3.protocols.openapi.document import looks_like_openapi
 from agent3.schema import compile as compile_schema
 from agent3.security.sanitize import clean_html, clean_text
+from agent3.security.sensitive import find_sensitive
 from agent3.sentences import find_refusal, free_text, read
 from agent3.sentences.phrases import match_phrases
 
@@ -100,6 +102,31 @@ def doubled(levels: int) -> dict[str, Any]:
     return {"$ref": "#/$defs/d0", "$defs": {**chain, f"d{levels}": {"type": "string"}}}
 
 
+def repeating(many: int, word: str = "v") -> dict[str, Any]:
+    return {
+        "content": [{"type": "text", "text": f"{word}{at:07}"} for at in range(many)],
+        "structuredContent": {f"k{at}": f"v{at:07}" for at in range(many)},
+    }
+
+
+def hide_echoes(many: int, *, told: bool = True) -> None:
+    hiding = find_sensitive(Capability(name="x", meta={"sensitive": True}), b"key")
+    assert hiding is not None
+    given = {f"k{at}": f"value {at:07}" for at in range(many)}
+    if told:
+        hiding.hide_echoes([f"nothing {at:07}" for at in range(many)], given)
+    else:
+        hiding.hide_in_message("nothing " * many, given)
+
+
+def hide_alternatives(many: int) -> None:
+    marked = {"type": "string", "format": "password"}
+    schema = {"items": {"anyOf": [{"properties": {"a": marked}} for _ in range(many)]}}
+    hiding = find_sensitive(Capability(name="x", input_schema=schema), b"key")
+    assert hiding is not None
+    hiding.hide_input([{"b": 1} for _ in range(many)])
+
+
 def attributes(size: int) -> str:
     return "<p " + "".join(f"a{at}=1 " for at in range(size // 8)) + ">"
 
@@ -131,6 +158,11 @@ CASES: dict[str, tuple[Callable[[Any], Any], Callable[[int], Any], int]] = {
         for word in ("a ", " ", "to ", '"', "please ", "a, ")
     },
     **{f"openapi {piece!r}": (looks_like_openapi, partial(repeat_bytes, piece), 16_000) for piece in (b"\n", b"{\n")},
+    "results that repeat": (content_to_parts, repeating, 1_000),
+    "results that are not repeated": (content_to_parts, lambda many: repeating(many, "other"), 1_000),
+    "sensitive echoes": (lambda many: hide_echoes(many), int, 300),
+    "sensitive message": (lambda many: hide_echoes(many, told=False), int, 300),
+    "sensitive alternatives": (hide_alternatives, int, 300),
     "log bearer": (logs.scrub, partial(repeat, "bearer "), 100_000),
     "log password": (logs.scrub, partial(repeat, "password="), 100_000),
     "log quote": (logs.scrub, partial(repeat, "secret='"), 100_000),
@@ -144,9 +176,7 @@ def measure(take: Callable[[Any], Any], given: Any) -> float:
     return time.thread_time() - began
 
 
-@pytest.mark.parametrize(
-    "kind", ["html", "text", "read", "free", "refusal", "json", "events", "schema", "phrase", "openapi", "log"]
-)
+@pytest.mark.parametrize("kind", sorted({name.partition(" ")[0] for name in CASES}))
 def test_the_worst_case_of_a_decoder_is_linear_or_refused(kind: str) -> None:
     for name, (take, make, size) in CASES.items():
         if not name.startswith(kind):

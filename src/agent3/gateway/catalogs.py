@@ -6,19 +6,23 @@ which are followed for a few levels and up to a bound. Others wrote it: ``strang
 
 from __future__ import annotations
 
-import json
-from collections.abc import Mapping
+import asyncio
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from typing import Any
 from urllib.parse import urljoin, urlsplit
 
-from agent3.errors import Agent3Error, SetupError, TargetError
+from agent3 import jsonrpc
+from agent3.errors import Agent3Error, ParseError, SetupError, TargetError, TooLarge
 from agent3.security.outbound import Gate
 
 __all__ = ["Entry", "Kind", "fetch_json", "is_catalog", "read_catalog"]
 
 _MOST = 200
-"""Entries of a catalog and all that it holds."""
+"""Entries of a catalog and all that it holds, and documents that are fetched for them."""
+_SECONDS = 120.0
+"""For all of them."""
+_LIMITS = jsonrpc.Limits(body=16 << 20, nodes=500_000, lenient=True)
 _LEVELS = 3
 _CATALOG = "application/ai-catalog+json"
 
@@ -50,16 +54,31 @@ def is_catalog(document: Any) -> bool:
 
 
 async def read_catalog(
-    document: Mapping[str, Any], base: str | None, gate: Gate, kinds: Mapping[str, Kind], level: int = 1
+    document: Mapping[str, Any], base: str | None, gate: Gate, kinds: Mapping[str, Kind]
 ) -> list[Entry]:
     """The agents of a catalog and of those that it holds. ``base`` is where it came from, ``kinds`` what is known."""
+    try:
+        async with asyncio.timeout(_SECONDS):
+            return await _read(document, base, gate, kinds, iter(range(_MOST)), 1)
+    except TimeoutError:
+        raise TargetError(f"The catalog and what it refers to could not be read in {_SECONDS:g} s.") from None
+
+
+async def _read(
+    document: Mapping[str, Any],
+    base: str | None,
+    gate: Gate,
+    kinds: Mapping[str, Kind],
+    fetches: Iterator[int],
+    level: int,
+) -> list[Entry]:
     found: list[Entry] = []
     for entry in document["entries"][:_MOST]:
         if not isinstance(entry, Mapping) or len(found) >= _MOST:
             continue
         name = str(entry.get("displayName") or entry.get("name") or entry.get("identifier") or "an entry")[:200]
         given = str(entry.get("type") or entry.get("mediaType") or "").partition(";")[0].strip().lower()
-        found += await _read_entry(entry, name, given, base, gate, kinds, level)
+        found += await _read_entry(entry, name, given, base, gate, kinds, fetches, level)
     return found[:_MOST]
 
 
@@ -70,6 +89,7 @@ async def _read_entry(
     base: str | None,
     gate: Gate,
     kinds: Mapping[str, Kind],
+    fetches: Iterator[int],
     level: int,
 ) -> list[Entry]:
     kind, data, url = kinds.get(media_type), entry.get("data") or entry.get("inline"), entry.get("url")
@@ -84,6 +104,10 @@ async def _read_entry(
         return [Entry(name, url=address)]
     if data is None:
         assert address is not None
+        if next(fetches, None) is None:
+            return [
+                Entry(name, fault=SetupError(f"{name} is left out: its catalog refers to more than {_MOST} documents."))
+            ]
         try:
             data = await fetch_json(address, gate)
         except TargetError as error:
@@ -95,7 +119,7 @@ async def _read_entry(
     if level >= _LEVELS or not is_catalog(data):
         why = f"is more than {_LEVELS} levels deep" if level >= _LEVELS else "is not one"
         return [Entry(name, fault=SetupError(f"The catalog {name} {why}."))]
-    return await read_catalog(data, address or base, gate, kinds, level + 1)
+    return await _read(data, address or base, gate, kinds, fetches, level + 1)
 
 
 async def fetch_json(url: str, gate: Gate) -> Any:
@@ -109,6 +133,6 @@ async def fetch_json(url: str, gate: Gate) -> Any:
     if answer.status != 200:
         raise TargetError(f"{url} answered with HTTP status {answer.status}.")
     try:
-        return json.loads(answer.body)
-    except ValueError:
+        return await jsonrpc.decode_large(answer.body, _LIMITS)
+    except (ParseError, TooLarge):
         raise TargetError(f"{url} answered with something that is not JSON.") from None

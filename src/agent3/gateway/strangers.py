@@ -5,9 +5,9 @@ A program to run, a folder, or a reference to a secret is named by the person wh
 
 from __future__ import annotations
 
-from agent3.errors import SecurityError, SetupError
+from agent3.errors import SecurityError, SetupError, TooLarge
 from agent3.identity.secret_refs import references_in
-from agent3.model import Agent, Route
+from agent3.model import Agent, Route, encode
 from agent3.observe.logs import get as logger
 from agent3.observe.metrics import METRICS
 from agent3.security.foreign_words import clean_agent, explain_name
@@ -15,6 +15,9 @@ from agent3.security.foreign_words import clean_agent, explain_name
 __all__ = ["admit_described", "check_listed", "check_name", "needs_secret"]
 
 log = logger("server")
+
+_MOST_CAPABILITIES, _MOST_BYTES = 5_000, 8 << 20
+"""Of one agent. It is read as a whole whenever it is used after a while, in the event loop."""
 
 
 def check_listed(route: Route, name: str) -> None:
@@ -34,10 +37,14 @@ def needs_secret(route: Route) -> bool:
 def admit_described(agent: Agent, given: Route) -> Agent:
     """What an agent says of itself, as data: texts cleaned and bounded, and without what has a deceptive name.
 
-    SecurityError where it names a program or a secret that ``given`` does not.
+    SecurityError where it names a program or a secret that ``given`` does not; TooLarge where it says too much.
     """
     _check_described(agent, given)
+    if (many := len(agent.capabilities)) > _MOST_CAPABILITIES:
+        raise TooLarge(f"{agent.name[:100]} has {many} capabilities; an agent may have {_MOST_CAPABILITIES} at most.")
     cleaned, refused = clean_agent(agent)
+    if (size := len(encode(cleaned))) > _MOST_BYTES:
+        raise TooLarge(f"The description of {cleaned.id} has {size} bytes; at most {_MOST_BYTES} are kept.")
     for name, why in refused:
         METRICS.foreign_names_refused.inc()
         log.warning("%s: the capability %r is left out: %s", cleaned.id, name, why)

@@ -423,9 +423,9 @@ class KnownCallers:
 
 
 def _is_large(scope: Scope) -> bool:
-    """Whether a body is, or may be, larger than what is kept of a stranger's."""
+    """Whether a body is, or may be, larger than what is kept of a stranger's. A packed one may be."""
     for name, value in scope["headers"]:
-        if name == b"transfer-encoding":
+        if name in (b"transfer-encoding", b"content-encoding"):
             return True
         if name == b"content-length" and (len(value) > 9 or not value.isdigit() or int(value) > _STRANGERS_BODY):
             return True

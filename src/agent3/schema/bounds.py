@@ -14,7 +14,7 @@ from typing import Any, NoReturn, TypeAlias
 
 from agent3.errors import TooLarge, ValidationError
 
-__all__ = ["LIMITS", "Limits", "Path", "check_shape", "find_foreign", "measure", "render"]
+__all__ = ["LIMITS", "Limits", "Path", "check_shape", "find_foreign", "measure", "render", "weigh"]
 
 Path: TypeAlias = tuple[str | int, ...]
 
@@ -32,6 +32,8 @@ class Limits:
 
 
 LIMITS = Limits()
+_NODE = 16
+"""What a value weighs besides its characters."""
 
 
 def check_shape(value: object, limits: Limits = LIMITS, what: str = "input") -> None:
@@ -77,6 +79,30 @@ def measure(value: object, limits: Limits = LIMITS, what: str = "input") -> int:
         level = below
         depth += 1
     return nodes
+
+
+def weigh(value: object, most: int) -> int:
+    """Roughly the bytes of a JSON value, counted no further than ``most``: whether a walk over it is for the loop."""
+    weight, waiting = 0, [value]
+    while waiting and weight < most:
+        item = waiting.pop()
+        weight += _NODE
+        if isinstance(item, (str, bytes)):
+            weight += len(item)
+        elif isinstance(item, (dict, Mapping)):
+            weight += _NODE * len(item)
+            if weight < most:
+                weight += sum(map(len, filter(_is_text, item)))
+                waiting.extend(item.values())
+        elif isinstance(item, (list, tuple)):
+            weight += _NODE * len(item)
+            if weight < most:
+                waiting.extend(item)
+    return weight
+
+
+def _is_text(item: object) -> bool:
+    return isinstance(item, str)
 
 
 def _is_container(item: object) -> bool:

@@ -14,7 +14,8 @@ from typing import Any, Final
 
 from msgspec.structs import replace
 
-from agent3.model import Agent, Capability, Needs, Question
+from agent3.model import Agent, Capability, Needs, Question, encode
+from agent3.schema.compiler import SCHEMA_LIMITS
 from agent3.security.sanitize import clean_text, clean_value, rewrite_value
 
 __all__ = ["LONGEST_NAME", "clean_agent", "explain_name", "find_bad_question"]
@@ -101,6 +102,8 @@ def clean_agent(agent: Agent) -> tuple[Agent, list[tuple[str, str]]]:
         looks = capability.name if capability.name.isascii() else capability.name.translate(_LOOK)
         if why is None and seen.setdefault(looks, capability.name) != capability.name:
             why = f"it looks like {seen[looks]!r}"
+        if why is None and max(map(_size, (capability.input_schema, capability.output_schema))) > SCHEMA_LIMITS.size:
+            why = f"a schema of it has more than {SCHEMA_LIMITS.size} bytes, so it could not be called"
         cleaned = None if why else _clean_capability(capability)
         if cleaned is None:
             why = why or "the names or values in its schema hold characters that cannot be seen"
@@ -127,6 +130,10 @@ def clean_agent(agent: Agent) -> tuple[Agent, list[tuple[str, str]]]:
         capabilities=capabilities,
     )
     return changed, refused
+
+
+def _size(schema: Any) -> int:
+    return 0 if schema is None else len(encode(schema))
 
 
 def _clean_capability(capability: Capability) -> Capability | None:

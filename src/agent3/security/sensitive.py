@@ -16,6 +16,7 @@ from urllib.parse import unquote
 import msgspec
 
 from agent3.model import Capability
+from agent3.schema.bounds import weigh
 
 __all__ = ["SENSITIVE", "Sensitive", "find_sensitive"]
 
@@ -29,6 +30,10 @@ _OF_ITEMS = ("items", "prefixItems", "additionalItems", "unevaluatedItems", "con
 """What says something of the same value, of other properties and of items: marked in any of them, it is hidden."""
 _SHORTEST = 3
 """Characters of a value that is looked for in messages: shorter ones are in every sentence."""
+_MOST_HIDING, _MOST_LOOKING = 1 << 29, 10_000_000
+"""How much of a value is hidden piece by piece: by the sizes of it and its schema, of a text and what is looked for in
+it. Beyond that all of it is hidden, since records are written in the event loop."""
+_LONGEST = 1 << 26
 _sorted = msgspec.json.Encoder(order="deterministic")
 
 
@@ -45,11 +50,16 @@ class Sensitive:
 
     def hide_input(self, value: Any) -> Any:
         """Input with a hash in the place of each sensitive value."""
-        return self._digest(value) if self._whole else _hide(value, self._input, self._input, self._digest, 0)
+        return self._hide(value, self._input)
 
     def hide_output(self, value: Any) -> Any:
         """A structured result likewise."""
-        return self._digest(value) if self._whole else _hide(value, self._output, self._output, self._digest, 0)
+        return self._hide(value, self._output)
+
+    def _hide(self, value: Any, schema: Mapping[str, Any]) -> Any:
+        if self._whole or _is_too_much(value, schema):
+            return self._digest(value)
+        return _hide(value, schema, schema, self._digest, 0)
 
     def hide_text(self, text: str) -> str:
         """The hash of a text, of which nobody knows where in it something sensitive stands."""
@@ -62,6 +72,8 @@ class Sensitive:
     def hide_echoes(self, told: Any, value: Any) -> Any:
         """What a target answered, with the sensitive values of its input that it repeats replaced by their hashes."""
         leaves = self._find_leaves(value)
+        if leaves and len(leaves) * weigh(told, _MOST_LOOKING) > _MOST_LOOKING:
+            return self._digest(told)
 
         def hide(one: Any, depth: int) -> Any:
             if isinstance(one, str):
@@ -76,27 +88,34 @@ class Sensitive:
 
         return hide(told, 0) if leaves else told
 
-    def _find_leaves(self, value: Any) -> list[str]:
-        """The sensitive values of an input as texts, the longest first."""
+    def _find_leaves(self, value: Any) -> dict[str, str]:
+        """The sensitive values of an input in every way of writing them, each with its hash, the longest first."""
         found: list[Any] = []
 
         def note(sensitive: Any) -> str:
             found.append(sensitive)
             return ""
 
-        if self._whole:
+        if self._whole or _is_too_much(value, self._input):
             found.append(value)
         else:
             _hide(value, self._input, self._input, note, 0)
         leaves = {str(leaf) for one in found for leaf in _leaves(one)}
-        return sorted((leaf for leaf in leaves if len(leaf) >= _SHORTEST), key=len, reverse=True)
+        # As it is, as Python shows it, and as JSON writes it.
+        written = {
+            text: self._digest(leaf)
+            for leaf in leaves
+            if len(leaf) >= _SHORTEST
+            for text in (leaf, repr(leaf)[1:-1], json.dumps(leaf)[1:-1], json.dumps(leaf, ensure_ascii=False)[1:-1])
+        }
+        return {text: written[text] for text in sorted(written, key=len, reverse=True)}
 
-    def _replace(self, text: str, leaves: list[str]) -> str:
-        for leaf in leaves:
-            # As it is, as Python shows it, and as JSON writes it.
-            for written in {leaf, repr(leaf)[1:-1], json.dumps(leaf)[1:-1], json.dumps(leaf, ensure_ascii=False)[1:-1]}:
-                if written in text:
-                    text = text.replace(written, self._digest(leaf))
+    def _replace(self, text: str, leaves: Mapping[str, str]) -> str:
+        if len(leaves) * len(text) > _MOST_LOOKING:
+            return self._digest(text)
+        for written, digest in leaves.items():
+            if written in text:
+                text = text.replace(written, digest)
         return text
 
     def _digest(self, value: Any) -> str:
@@ -111,6 +130,11 @@ def find_sensitive(capability: Capability, key: bytes = b"") -> Sensitive | None
     """What is sensitive of a capability; None where nothing is."""
     found = Sensitive(capability, key)
     return found if found.in_input or found.in_output else None
+
+
+def _is_too_much(value: Any, schema: Any) -> bool:
+    """Whether each piece of a value, held against each of a schema, would take long."""
+    return weigh(value, _LONGEST) * weigh(schema, _LONGEST) > _MOST_HIDING
 
 
 def _is_marked(schema: Any) -> bool:

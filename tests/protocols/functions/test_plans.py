@@ -127,6 +127,18 @@ def test_a_wrong_plan_is_refused_before_anything_runs(steps: list[dict[str, Any]
         parse_plan(steps)
 
 
+def test_results_do_not_grow_without_a_bound_from_step_to_step() -> None:
+    steps = [{"id": "s0", "tool": "t", "input": {"a": "x" * 1_000}}]
+    steps += [{"id": f"s{at}", "tool": "t", "input": {"a": f"${{s{at - 1}.a}}" * 10}} for at in range(1, 9)]
+
+    async def echo(step: PlanStep, given: Any, key: str | None) -> Mapping[str, Any]:
+        return {"status": "success", "result": given}
+
+    items = asyncio.run(run_plan(None, parse_plan(steps), echo))
+    assert [item.status for item in items] == ["success"] * 4 + ["error"] + ["skipped"] * 4
+    assert (items[4].error or {})["code"] == "too_large"
+
+
 def test_a_reference_into_nothing_fails_that_step_with_the_name() -> None:
     plan = _plan({"id": "a", "tool": "t"}, {"id": "b", "tool": "t", "input": "${a.nothing.here}"})
     items = _run(Tools(), plan)

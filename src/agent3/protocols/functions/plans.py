@@ -16,7 +16,7 @@ from typing import Any, Literal, Protocol, TypeAlias
 import msgspec
 from msgspec import Struct
 
-from agent3.errors import Agent3Error, Canceled, ValidationError
+from agent3.errors import Agent3Error, Canceled, TooLarge, ValidationError
 from agent3.model import Capability
 from agent3.observe.logs import get as logger
 from agent3.protocols.functions.functions import Context, LocalAgent
@@ -53,6 +53,8 @@ _MOST = 200
 _MOST_CALLS = 10_000
 _LONGEST = 30 * 86_400.0
 """Seconds that a plan may take."""
+_LONGEST_TEXT = 8 << 20
+"""Characters of results that a text with references in it may hold."""
 
 
 class PlanStep(Struct, frozen=True, forbid_unknown_fields=True):
@@ -156,12 +158,23 @@ def fill(value: Any, results: Mapping[str, Any]) -> Any:
     if isinstance(value, str):
         if whole := _WHOLE.match(value):
             return _at(whole[1], results)
-        return _INSIDE.sub(lambda found: _text(_at(found[1], results)), value)
+        return _fill_text(value, results)
     if isinstance(value, Mapping):
         return {key: fill(item, results) for key, item in value.items()}
     if isinstance(value, list | tuple):
         return [fill(item, results) for item in value]
     return value
+
+
+def _fill_text(text: str, results: Mapping[str, Any]) -> str:
+    """Bounded: steps that each name the one before twice would double what they send with every step."""
+    pieces, end, size = [], 0, 0
+    for found in _INSIDE.finditer(text):
+        pieces += [text[end : found.start()], _text(_at(found[1], results))]
+        end, size = found.end(), size + len(pieces[-1])
+        if size > _LONGEST_TEXT:
+            raise TooLarge(f"A text of the plan would have more than {_LONGEST_TEXT} characters of results in it.")
+    return "".join([*pieces, text[end:]])
 
 
 def _at(path: str, results: Mapping[str, Any]) -> Any:

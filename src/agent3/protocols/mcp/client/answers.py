@@ -153,13 +153,21 @@ def content_to_parts(result: Mapping[str, Any]) -> tuple[Part, ...]:
         )
     ):
         return (Part(data=structured),)
-    return (*(part for part in parts if not _repeats(part, structured)), Part(data=structured))
+    said = {one for one in structured.values() if isinstance(one, str) and one} if isinstance(structured, dict) else ()
+    return (
+        *(part for part in parts if part.text not in said and not _is_json(part, structured)),
+        Part(data=structured),
+    )
 
 
 def _repeats(part: Part, structured: Any) -> bool:
     """Whether a text says only what the structured content says too: all of it as JSON, or one of its values."""
     if part.text and isinstance(structured, dict) and part.text in structured.values():
         return True
+    return _is_json(part, structured)
+
+
+def _is_json(part: Part, structured: Any) -> bool:
     if part.text is None or not part.text or part.text[0] not in '{["0123456789-tfn':
         return False
     wrapped = isinstance(structured, dict) and structured.keys() == {"result"}

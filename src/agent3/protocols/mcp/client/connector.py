@@ -7,12 +7,13 @@ or ``stdio:`` and a command in JSON; its target is the tool.
 
 from __future__ import annotations
 
+import asyncio
 import hashlib
 import itertools
 import re
 from collections.abc import Callable, Collection, Mapping, Sequence
 from functools import partial
-from typing import Any, ClassVar
+from typing import Any, ClassVar, TypeVar
 
 import msgspec
 from mcp.shared.inbound import encode_header_value, find_invalid_x_mcp_header, mcp_param_headers, x_mcp_header_map
@@ -56,6 +57,7 @@ from agent3.protocols.mcp.client.channels import FOREVER, OnNotification, Pendin
 from agent3.protocols.mcp.client.processes import PREFIX
 from agent3.protocols.mcp.client.upstream import FIRST_START, Era, OnChange, OnWait, Session, Upstream, Upstreams
 from agent3.protocols.mcp.meta_keys import PASSED, TASKS
+from agent3.schema.bounds import weigh
 from agent3.security import via
 from agent3.security.caller_scope import CallerScope
 from agent3.security.outbound import Policy
@@ -68,12 +70,16 @@ __all__ = ["MCPConnector", "OnNews", "client_meta", "encode_answer", "feature_of
 
 log = logger("mcp")
 
+T = TypeVar("T")
+
 KEY_META = "io.agent3/idempotency-key"
 """The ``_meta`` key that tells the server the idempotency key of a call."""
 
 _FEATURES = frozenset({"sampling", "roots"})
 _DESCRIPTION = 300
 """Characters of the description of a server."""
+_LARGE = 131_072
+"""Bytes of an answer, roughly, that are read in the loop."""
 _OTHER: Mapping[Era, Era] = {"modern": "legacy", "legacy": "modern"}
 _CANNOT_ASK = re.compile("back-channel|server-initiated request|server-to-client request", re.IGNORECASE)
 """How servers of both eras say in the modern one that a tool asks by a request of its own."""
@@ -172,7 +178,9 @@ class MCPConnector:
         own = self._gateway
         if own and any(isinstance(meta := tool.get("_meta"), dict) and meta.get(via.META) == own for tool in tools):
             raise LoopDetected(f"{place_of(address)} leads back to this gateway. A gateway does not call itself.")
-        capabilities = (_to_capability(tool, pattern, session, self._ceiling, asks) for tool in tools)
+        capabilities = await _beside_if_large(
+            tools, lambda: [_to_capability(tool, pattern, session, self._ceiling, asks) for tool in tools]
+        )
         info, place = session.info, place_of(address)
         website = info.get("websiteUrl")
         return Agent(
@@ -269,9 +277,13 @@ class MCPConnector:
             )
             if as_task and isinstance(task := result.get("task"), dict):
                 return handshake_task_to_outcome(task, call)
-            if era == "legacy" and upstream.known.both and passed is None:
-                result = unwrap_result(result, call.live.capability.output_schema)
-            return result_to_outcome(result, call)
+            wraps = era == "legacy" and upstream.known.both and passed is None
+
+            def read() -> Outcome:
+                schema = call.live.capability.output_schema
+                return result_to_outcome(unwrap_result(result, schema) if wraps else result, call)
+
+            return await _beside_if_large(result, read)
 
         refusal: ServerError | None = None
         try:
@@ -342,7 +354,8 @@ class MCPConnector:
             outcome = handshake_task_to_outcome(await request("tasks/get"), call)
             # What it asks comes while the result is waited for.
             if isinstance(outcome, Working) and outcome.state["status"] in ("completed", "input_required", "failed"):
-                return result_to_outcome(await request("tasks/result"), call)
+                result = await request("tasks/result")
+                return await _beside_if_large(result, partial(result_to_outcome, result, call))
             return outcome
         if call.entry == "answer":
             await request("tasks/update", inputResponses=encode_responses(call))
@@ -560,6 +573,11 @@ def client_meta(passed: Mapping[str, Any]) -> dict[str, Any]:
     if passed.get("level"):
         meta["io.modelcontextprotocol/logLevel"] = passed["level"]
     return meta
+
+
+async def _beside_if_large(answer: Any, read: Callable[[], T]) -> T:
+    """What is made of an answer: of a large one in a thread, beside the event loop."""
+    return await asyncio.to_thread(read) if weigh(answer, _LARGE) >= _LARGE else read()
 
 
 def _describe(info: Mapping[str, Any], tools: Sequence[Any], place: str) -> str:
