@@ -105,7 +105,7 @@ def test_hidden_characters_in_what_is_sent_leave_a_capability_out() -> None:
 
 @pytest.mark.parametrize("where", ["input_schema", "output_schema"])
 def test_a_schema_that_no_call_could_be_checked_by_leaves_a_capability_out(where: str) -> None:
-    large = {"type": "object", "properties": {f"p{at}": {"type": "string"} for at in range(4_000)}}
+    large: Any = {"type": "object", "properties": {f"p{at}": {"type": "string"} for at in range(4_000)}}
     kept, refused = clean_agent(agent(Capability(name="a", **{where: large}), Capability(name="b")))
     assert [one.name for one in kept.capabilities] == ["b"]
     assert "more than 65536 bytes" in refused[0][1]
