@@ -12,6 +12,7 @@ from typing import Any
 
 import pytest
 
+from agent3 import LocalAgent
 from agent3.errors import AgentNotFound, Conflict, SetupError, TargetError, Unavailable
 from agent3.gateway.gateway import Caller, CallRequest
 from agent3.model import LOCAL, Answer, Done, Needs, Outcome, value_of
@@ -166,6 +167,25 @@ def test_a_name_that_is_taken_is_refused(tmp_path: Path) -> None:
 
     with served(tmp_path / "one") as one, served(tmp_path / "other") as other:
         run(story(one.url, other.url))
+
+
+def test_an_added_agent_that_one_of_the_gateway_hides_is_named_at_the_start(
+    tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    settings = Settings(storage=Storage(url=f"sqlite:///{tmp_path}/state.db"))
+    agent = LocalAgent("echo")
+    agent.add(lambda text: text, name="say", description="Say it.")
+
+    async def story() -> None:
+        async with build(settings) as server:
+            await add(server, json.dumps({"mcpServers": {"echo": command(tmp_path / "notes.json")}}))
+        assert not [one for one in caplog.records if "is not served" in one.message]
+        async with build(settings, [agent]):
+            pass
+
+    run(story())
+    (told,) = [one.message for one in caplog.records if "is not served" in one.message]
+    assert "'echo'" in told
 
 
 def test_a_changed_server_is_brought_up_to_date(tmp_path: Path) -> None:

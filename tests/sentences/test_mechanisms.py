@@ -304,3 +304,33 @@ def test_signs_and_late_verbs_that_forbid_start_nothing(asked: Capability, said:
 )
 def test_punctuation_and_the_signs_of_a_text_ask_nothing(asked: Capability, said: str, given: dict[str, Any]) -> None:
     assert read(asked, said, NOW) == Understood(given, used=read(asked, said, NOW).used)  # type: ignore[union-attr]
+
+
+_WEIGHT = capability("log_weight", "Log the weight", "weight", weight={"type": "number", "description": "In grams"})
+_SALES = capability("list_sales", "List sales in a period", "start_date end_date", reads=True,
+                    start_date=DAY, end_date=DAY)  # fmt: skip
+_EXCHANGE = capability("convert", "Convert money", "amount from_currency to_currency", reads=True,
+                       amount={"type": "number"}, from_currency=one_of("EUR", "USD", "MXN"),
+                       to_currency=one_of("EUR", "USD", "MXN"))  # fmt: skip
+_IN_DOLLARS = {"from_currency": "MXN", "to_currency": "USD"}
+
+
+@pytest.mark.parametrize(
+    ("asked", "said", "wanted"),
+    [
+        (_EXCHANGE, "Convierte 2.500 MXN a USD", {"amount": 2500, **_IN_DOLLARS}),
+        (_EXCHANGE, "convert 2,500 MXN to USD", {"amount": 2500, **_IN_DOLLARS}),
+        (_EXCHANGE, "convert 2.500 MXN to USD", None),  # as in Germany?
+        (_EXCHANGE, "2.500 MXN a USD", None),
+        (_WEIGHT, "log a weight of 1.500 g", {"weight": 1.5}),
+        (_WEIGHT, "anota un peso de 1.500 g", None),  # half of those who speak Spanish mean a gram and a half
+        (_WEIGHT, "weight: 1.500", None),  # which language is that?
+        (_SALES, "sales from 03/04/2027 to 05/06/2027", None),
+        (_SALES, "ventas del 03/04/2027 al 05/06/2027", {"start_date": "2027-04-03", "end_date": "2027-06-05"}),
+    ],
+)
+def test_what_is_written_differently_elsewhere_is_asked(
+    asked: Capability, said: str, wanted: dict[str, Any] | None
+) -> None:
+    found = read(asked, said, NOW)
+    assert (found.input if isinstance(found, Understood) else None) == wanted, found

@@ -132,3 +132,62 @@ def test_a_question_as_an_answer_is_asked_again_and_drops_nothing() -> None:
 
     assert isinstance(outcome := asyncio.run(story()), Done), outcome
     assert paid == [(20.0, "Bob")]
+
+
+@pytest.mark.parametrize(("said", "taken"), [("what do you have?", None), ("¿qué hay?", None), ('"what?"', '"what?"')])
+def test_a_question_in_return_is_no_value_of_what_a_function_asks(said: str, taken: str | None) -> None:
+    done: list[str] = []
+
+    async def story() -> Outcome:
+        async with build(Settings(storage=Storage(url="sqlite://")), [shop(done)]) as server:
+            asked = await server.gateway.call(ME, CallRequest(agent="shop", capability="order", input={"size": "L"}))
+            assert isinstance(asked, Needs)
+            assert asked.job is not None
+            then = await server.gateway.reply(ME, asked.job, said)
+            if taken is None:
+                assert isinstance(then, Needs), then
+                assert then.questions[0].text.startswith("Which topping? (")
+                assert done == []
+                then = await server.gateway.reply(ME, asked.job, "ham")
+            return then
+
+    assert isinstance(outcome := asyncio.run(story()), Done), outcome
+    assert done == [taken or "ham"]
+
+
+def test_a_question_is_an_answer_where_a_text_is_asked_for() -> None:
+    agent = LocalAgent("post")
+
+    @agent.capability(replay=True)
+    async def send(ctx: Context, to: str) -> str:
+        """Send a message."""
+        return await ctx.ask("Which message?")
+
+    async def story() -> Outcome:
+        async with build(Settings(storage=Storage(url="sqlite://")), [agent]) as server:
+            asked = await server.gateway.call(ME, CallRequest(agent="post", capability="send", input={"to": "Bob"}))
+            assert isinstance(asked, Needs)
+            assert asked.job is not None
+            return await server.gateway.reply(ME, asked.job, "Where are you?")
+
+    outcome = asyncio.run(story())
+    assert isinstance(outcome, Done), outcome
+    assert outcome.parts[0].text == "Where are you?"
+
+
+def test_what_leaves_only_its_verb_open_is_confirmed() -> None:
+    done: list[str] = []
+
+    async def story() -> Outcome:
+        async with build(Settings(storage=Storage(url="sqlite://")), [files(done)]) as server:
+            asked = await server.gateway.call(
+                ME, CallRequest(agent="files", capability="delete_file", message="the file /tmp/a.txt")
+            )
+            assert isinstance(asked, Needs), asked
+            assert asked.job is not None
+            assert asked.questions[0].text == 'Shall I do it? delete_file {"path":"/tmp/a.txt"}'
+            assert done == []
+            return await server.gateway.reply(ME, asked.job, "yes")
+
+    assert isinstance(outcome := asyncio.run(story()), Done), outcome
+    assert done == ["/tmp/a.txt"]

@@ -198,6 +198,15 @@ class Directory:
         self._changed.clear()  # stand-ins may come and go with it
         self._generation += 1
 
+    async def find_hidden(self) -> list[str]:
+        """Ids of stored agents that nobody sees here, because one that lives in this process has the same."""
+        hosted = [*self._hosted]
+        if not hosted:
+            return []
+        marks = ", ".join("?" * len(hosted))
+        rows = await self._database.all(f"SELECT id FROM agents WHERE id IN ({marks}) ORDER BY id", *hosted)
+        return [row["id"] for row in rows]
+
     async def add(self, agent: Agent) -> None:
         """Store an agent, or a new state of it."""
         agent, now, who = bare(agent), self._env.now(), ACTOR.get()

@@ -59,20 +59,25 @@ def compounds_at(scene: Scene, index: int) -> Iterator[Compound]:
             yield atom.last, ()  # it is part of what the times say
 
 
+def _sure(scene: Scene, index: int) -> list[Atom]:
+    """What stands there and can be one thing only: a compound has no place for a doubt."""
+    return [atom for atom in scene.atoms[index] if atom.doubt is None]
+
+
 def _ranges(scene: Scene, index: int) -> Iterator[Compound]:
     """From one value to another of a kind that has a slot for each: "del 3 al 7 de marzo", "between 2019 and 2022"."""
     tokens = scene.tokens
     begin = scene.past_articles[index + (tokens[index].plain in _BEFORE_RANGE)]
     if begin >= len(tokens):
         return
-    for first in scene.atoms[begin]:
+    for first in _sure(scene, begin):
         joint = first.last
         if first.kind not in ("date", "number") or joint >= len(tokens) or tokens[joint].plain not in _IN_RANGE:
             continue
         if tokens[joint].plain in ("and", "y", "e") and tokens[index].plain not in ("between", "entre", "de", "from"):
             continue
         second_at = scene.past_articles[joint + 1]
-        for second in scene.atoms[second_at] if second_at < len(tokens) else ():
+        for second in _sure(scene, second_at) if second_at < len(tokens) else ():
             if second.kind != first.kind:
                 continue
             kinds = ("date",) if first.kind == "date" else ("integer", "number")
@@ -138,13 +143,13 @@ def _pairs(scene: Scene, index: int) -> Iterator[Compound]:
             yield index + 1, tuple(zip(pair, (int(size[1]), int(size[2])), strict=True))
         return
     required = len([number for number in numbers if scene.slots[number].required]) == 2
-    for first in scene.atoms[index]:
+    for first in _sure(scene, index):
         joint = first.last
         if first.kind != "number" or joint + 1 >= len(scene.tokens):
             continue
         if scene.tokens[joint].plain not in (_JOINTS if required else _TIMES):
             continue
-        for second in scene.atoms[joint + 1]:
+        for second in _sure(scene, joint + 1):
             if second.kind == "number":
                 yield second.last, tuple(zip(pair, (first.value, second.value), strict=True))
 
@@ -222,7 +227,7 @@ def _units(scene: Scene, index: int) -> Iterator[Compound]:
     units = [n for n, slot in enumerate(scene.slots) if slot.kind == "enum" and slot.role == "from"]
     if len(numbers) != 1 or len(units) != 1 or scene.slots[numbers[0]].unit is not None:
         return
-    for atom in scene.atoms[index]:
+    for atom in _sure(scene, index):
         if atom.kind != "number" or atom.last >= len(scene.tokens):
             continue
         said = fold(scene.tokens[atom.last].value)

@@ -190,6 +190,7 @@ def detect_language(text: str) -> Language:
     said = re.findall(r"\w+", text.casefold())
     spanish = sum(word in _SPANISH for word in said) + any(mark in text for mark in "¿¡ñ")
     spanish += bool(said) and said[0] not in _ENGLISH_VERBS and bool(re.search("[áéíóú]", text))
+    spanish += bool(said) and _is_spanish_verb(fold(said[0]))
     return "es" if spanish > sum(word in _ENGLISH for word in said) else "en"
 
 
@@ -204,7 +205,9 @@ def is_english(text: str, verb: str) -> bool:
 def is_telling(text: str) -> bool:
     """Whether a text has a word by which its language can be told."""
     said = re.findall(r"\w+", text.casefold())
-    return any(mark in text for mark in "¿¡ñ") or any(word in _SPANISH or word in _ENGLISH for word in said)
+    if any(mark in text for mark in "¿¡ñ") or any(word in _SPANISH or word in _ENGLISH for word in said):
+        return True
+    return bool(said) and (said[0] in _ENGLISH_VERBS or _is_spanish_verb(fold(said[0])))
 
 
 # The meanings of words for tools: a word may have several, and is met in any of its forms.
@@ -253,6 +256,10 @@ _VERBS = BROAD | frozenset(
     "refund".split()
 )
 _ACTIONS = _VERBS | {_word for _members in _entries(MEANINGS) for _word in _members if _members[0] in _VERBS} | _DOINGS
+_ENGLISH_ACTIONS = _VERBS | {_members[0] for _members in (*_entries(NOUNS), *_entries(VERBS))}
+_SPANISH_VERBS = {
+    _word for _members in _entries(VERBS) for _word in _members[1:] if _word.endswith(("ar", "er", "ir"))
+} - _ENGLISH_ACTIONS
 _ENCLITIC = re.compile(r"(?<=\w{3})(?:(?:me|te|se|nos)(?:l[oae]s?)?|l[oae]s?)$")
 
 
@@ -263,6 +270,13 @@ def meanings(word: str) -> frozenset[str]:
     for form in base_forms(word):
         found |= _MEANINGS.get(form, set()) | _ENGLISH_OF.get(form, set())
     return frozenset(found | {*words(word)[:1]} | {word})
+
+
+def _is_spanish_verb(word: str) -> bool:
+    """Whether a word, folded, is a form of a Spanish verb of the dictionary, and no English word that it knows."""
+    return (
+        word not in _ENGLISH_ACTIONS and word not in _ENGLISH_VERBS and not _SPANISH_VERBS.isdisjoint(base_forms(word))
+    )
 
 
 @lru_cache(maxsize=20_000)

@@ -200,10 +200,16 @@ _SAMPLES: dict[Kind, str] = {
 }  # fmt: skip
 
 
+_PREPOSITIONS = frozenset("to from by for at in on of with as until since".split())
+"""Names that would be no nouns in a question."""
+
+
 def _ask_field(name: str, given: Any, asked: Ask, spanish: bool) -> str:
     definition: Mapping[str, Any] = given if isinstance(given, Mapping) else {}
     told = str(definition.get("description") or definition.get("title") or "").rstrip(".?")
     label = re.sub(r"[_\-.]+|(?<=[a-z])(?=[A-Z])", " ", name).strip().lower()
+    if label in _PREPOSITIONS:
+        label = f"\u201c{label}\u201d"  # "What is to?" is no question
     text = f"{label} ({told})" if told and told.lower() != label else label
     if isinstance(options := definition.get("enum"), list):
         text += f" [{', '.join(map(str, options[:10]))}]"

@@ -12,9 +12,9 @@ from dataclasses import dataclass
 from datetime import date, datetime, time, timedelta
 from typing import Any, Literal
 
-from agent3.sentences.lexicon import Language, detect_language, fold, fold_letters
+from agent3.sentences.lexicon import Language, detect_language, fold, fold_letters, is_telling
 
-__all__ = ["MONTHS", "NUMBER_NAMES", "Kind", "Span", "find_spans", "parse_number"]
+__all__ = ["MONTHS", "NUMBER_NAMES", "Kind", "Span", "find_spans", "parse_number", "read_amount"]
 
 Kind = Literal["date", "time", "money", "number", "email", "url", "quote"]
 
@@ -183,13 +183,12 @@ def find_spans(text: str, now: datetime) -> list[Span]:
     for match in _MONEY.finditer(plain):
         currency = (match["c"] or match["c2"]).strip()
         unit = _CURRENCIES.get(currency) or _CURRENCIES[re.sub(r"(?<=r)es$|s$", "", currency)]
-        # Money has two decimals at most; only in English "2.125" is more likely less than three.
-        value, other = _read_number(said := match["n"] or match["n2"], language)
-        whole = parse_number(said)
-        spans.append(Span(*match.span(), "money", whole, unit, value if value != whole and not other else None))
+        whole, doubt = read_amount(match["n"] or match["n2"], language)
+        spans.append(Span(*match.span(), "money", whole, unit, doubt))
     numbers = list(_NUMBER.finditer(plain))
+    told = is_telling(text)
     spans += [
-        _number_span(match, language)
+        _number_span(match, language, told and not _CURRENCY_AFTER.match(text, match.end()))
         for match in numbers
         if match[0] not in _ARTICLES and (match[0] != "once" or language == "es")
     ]
@@ -202,6 +201,15 @@ def find_spans(text: str, now: datetime) -> list[Span]:
             found.append(span)
             taken[span.start : span.end] = b"\1" * (span.end - span.start)
     return sorted(found, key=lambda span: span.start)
+
+
+def read_amount(text: str, language: Language) -> tuple[int | float, int | float | None]:
+    """What an amount of money is, and what else it may be.
+
+    It has two decimals at most; only in English "2.125" is more likely less than three.
+    """
+    (value, other), whole = _read_number(text, language), parse_number(text)
+    return whole, value if value != whole and not other else None
 
 
 _EARLY = 6
@@ -240,8 +248,13 @@ def _find_times(plain: str) -> Iterator[Span]:
             yield Span(*match.span(), "time", time(hour, minute), other=time(hour + 12, minute) if bare else None)
 
 
-def _number_span(match: re.Match[str], language: Language) -> Span:
+_CURRENCY_AFTER = re.compile(r" ?[A-Z]{3}\b")
+
+
+def _number_span(match: re.Match[str], language: Language, sure: bool) -> Span:
     value, other = _read_number(match[0], language)
+    if not sure and other is None and (whole := parse_number(match[0])) != value:
+        other = whole  # no word tells the language, or it is an amount
     return Span(*match.span(), "number", value, other=other)
 
 

@@ -14,8 +14,8 @@ from functools import cache
 from typing import Any, Literal
 from zoneinfo import available_timezones
 
-from agent3.sentences.lexicon import fold, fold_letters, meanings
-from agent3.sentences.spans import find_spans, parse_number
+from agent3.sentences.lexicon import detect_language, fold, fold_letters, meanings
+from agent3.sentences.spans import find_spans, parse_number, read_amount
 from agent3.sentences.synonyms import CURRENCIES, LANGUAGES, PLACES, UNITS
 
 __all__ = ["FORBIDDING", "LONGEST", "Atom", "Sentence", "Shape", "Token", "is_sign", "unit_said"]
@@ -214,16 +214,17 @@ def _find_atoms(sentence: Sentence, now: datetime) -> Iterator[Atom]:
         if re.fullmatch(r"[A-Z]\w+/\w+(?:/\w+)?", token.value) and token.value in _ZONES:
             yield Atom(index, index + 1, "zone", token.value)
     # An amount right before a currency that is not one of the usual ones.
-    tokens = sentence.tokens
+    tokens, language = sentence.tokens, detect_language(sentence.text)
     for span in spans:
         place = at(span.start, span.end) if span.kind == "number" else None
         if place is None or place[1] >= len(tokens):
             continue
         after = place[1] + (tokens[place[1]].plain == "de" and place[1] + 1 < len(tokens))
+        amount, doubt = read_amount(sentence.text[span.start : span.end], language)
         for atom in [*_names_at(tokens, after, "currency", _currency_names())]:
-            yield Atom(place[0], atom.last, "sum", span.value, atom.value)
+            yield Atom(place[0], atom.last, "sum", amount, atom.value, doubt)
         if tokens[after].value in CURRENCIES:
-            yield Atom(place[0], after + 1, "sum", span.value, tokens[after].value)
+            yield Atom(place[0], after + 1, "sum", amount, tokens[after].value, doubt)
 
 
 _FUSED = re.compile(r"(\d+(?:[.,]\d+)?)-?([a-z%°]+)(?:(\d+)(m|min)?)?")
@@ -261,7 +262,9 @@ def _find_measures(tokens: list[Token], numbers: dict[int, Atom]) -> Iterator[At
                 if other == base == "second" and more < value:
                     value, last = value + more, end
                     break
-            yield Atom(index, last, "measure", value, base)
+            said = numbers.get(index)
+            doubt = None if said is None or said.doubt is None else said.doubt * value / said.value
+            yield Atom(index, last, "measure", value, base, doubt)
 
 
 def _quantities(

@@ -422,9 +422,11 @@ def _numbers(scene: Scene, begin: int, slot: Slot, cue: Cue) -> Iterator[Value]:
         if scene.relative and not _is_key(slot) and begin and tokens[begin - 1].plain not in _UP_TO:
             continue  # "lower it by 10 %" does not say to what
         if atom.kind == "measure" and slot.unit is not None and atom.unit == slot.unit[0]:
-            if (value := _whole(atom.value / slot.unit[1], slot)) is not None:
+            measured, doubt = _fitting(atom, slot, slot.unit[1])
+            if measured is not None:
                 cost = _OTHER_UNIT if _is_unit_of_another(scene, atom, slot) else 0.0
-                yield Value(atom.last, value, cost + (0.0 if _in_range(value, slot) else _BEYOND), cued=True)
+                cost += 0.0 if _in_range(measured, slot) else _BEYOND
+                yield Value(atom.last, measured, cost, cued=True, doubt=doubt)
             continue
         if slot.unit is not None and any(other.kind == "measure" for other in scene.atoms[begin]):
             continue  # "1 hour" is not 1 minute
@@ -474,14 +476,19 @@ def _numbers(scene: Scene, begin: int, slot: Slot, cue: Cue) -> Iterator[Value]:
             other.kind in ("date", "time", "times", "sum") and other.last > atom.last for other in scene.atoms[begin]
         ):
             cost += 0.5
-        said = [one for one in (atom.value, atom.doubt) if one is not None]
-        fitting = [one for one in said if _whole(one, slot) is not None and _in_range(one, slot)] or said[:1]
-        if (value := _whole(fitting[0], slot)) is not None:
-            doubt = fitting[1] if len(fitting) > 1 else None
+        value, doubt = _fitting(atom, slot)
+        if value is not None:
             yield Value(end, value, cost + (0.0 if _in_range(value, slot) else _BEYOND), cued=cued, doubt=doubt)
     token = tokens[begin]
     if token.shape == "handle" and re.fullmatch(r"#\d+", token.value) and slot.kind == "integer" and _is_key(slot):
         yield Value(begin + 1, int(token.value[1:]))
+
+
+def _fitting(atom: Atom, slot: Slot, unit: float = 1) -> tuple[Any, Any]:
+    """The number in the unit of its slot, and what it may also be, as far as that fits the slot."""
+    said = [one / unit for one in (atom.value, atom.doubt) if one is not None]
+    fitting = [one for one in said if _whole(one, slot) is not None and _in_range(one, slot)] or said[:1]
+    return _whole(fitting[0], slot), _whole(fitting[1], slot) if len(fitting) > 1 else None
 
 
 def _is_unit_of_another(scene: Scene, atom: Atom, slot: Slot) -> bool:

@@ -140,6 +140,12 @@ async def build(
                 )
                 if taken := await core.runner.takeover.recover(silent=False):
                     log.info("%d jobs of an earlier process were taken over", taken)
+                for hidden in await server.directory.find_hidden():
+                    log.warning(
+                        "the added agent %r is not served: this gateway has one of its own by that id. Add it again "
+                        "with another --name, and remove this one while the gateway is stopped",
+                        hidden,
+                    )
                 if core.callbacks is not None:
                     core.callbacks.start()
                 departures.start()

@@ -10,6 +10,7 @@ told with the result, and is kept with a job that goes on, so that a later turn 
 from __future__ import annotations
 
 import asyncio
+import re
 from collections.abc import Awaitable, Callable
 from datetime import datetime
 from typing import Any
@@ -85,7 +86,10 @@ class Resolve(Step):
     def enter(self, call: Call) -> Entered:
         state = call.state
         if call.entry == "answer" and not (isinstance(state, dict) and _ASKED in state):
-            call = self._read_withdrawal(call)
+            heard = self._hear(call)
+            if not isinstance(heard, Call):
+                return heard
+            call = heard
         if isinstance(state, dict) and _KEPT in state:
             call.live.understood = state[_KEPT]
             return replace(call, input=state[_KEPT]["input"], state=state.get("state"))
@@ -171,6 +175,10 @@ class Resolve(Step):
             self._sentences.inc(("understood",))
             return self._confirm(call, _Open(reading.input, [*reading.guessed], detect_language(message)))
         self._sentences.inc(("asked",))
+        if _says_all(call.live.capability, reading):
+            # Nothing is open but whether this is what the verb means: "take down flights".
+            known = _Open(reading.input, [*reading.input], reading.language)
+            return _ask((ask_confirmation(call.live.capability, known.input, known.language),), known)
         return _ask(ask_for(call.live.capability, reading), _Open(reading.input, [], reading.language))
 
     def _confirm(self, call: Call, known: _Open) -> Call | Outcome:
@@ -241,21 +249,35 @@ class Resolve(Step):
         form = form_of(call.live.capability)
         return find_prohibition(said, reading=form.reading, verbs=form.verbs) == "question"
 
-    def _read_withdrawal(self, call: Call) -> Call:
-        """Words that drop the matter, said to a question of the target: they decline it and are no value of it.
+    def _hear(self, call: Call) -> Call | Needs:
+        """What is said to a question of the target. Words that drop the matter decline it and are no value of it; a
+        question in return is none either, and the same is asked again.
 
-        An agent that converses reads them itself. Options of the question, and what is quoted, are values.
+        An agent that converses reads both itself. Options of the question, and what is quoted, are values.
         """
         capability = call.live.capability
         converses = not any(traits_of(self._connectors.get(route.protocol)).asks_for_values for route in call.routes)
         if converses or capability.meta.get("reads") == "messages":
             return call
+        words = {
+            question.id: _unwrap(question, answer.data)
+            for question in call.questions
+            if (answer := call.answers.get(question.id)) is not None and answer.action == "accept"
+        }
+        if len(call.questions) == 1 and words and _is_asked_back(question := call.questions[0], words[question.id]):
+            language = detect_language(words[question.id])
+            spanish = language == "es"
+            fault = (
+                "es una pregunta; si es la respuesta, ponla entre comillas"
+                if spanish
+                else ("that is a question; if it is the answer, put it in quotes")
+            )
+            call.live.answers = {}
+            return Needs((ask_again(question, fault, language),), state=call.state)
         declined = {
             question.id: Answer("decline")
             for question in call.questions
-            if (answer := call.answers.get(question.id)) is not None
-            and answer.action == "accept"
-            and _is_no(capability, question, _unwrap(question, answer.data))
+            if question.id in words and _is_no(capability, question, words[question.id])
         }
         return replace(call, answers={**call.answers, **declined}) if declined else call
 
@@ -313,6 +335,30 @@ def _lacks_verb(reading: Understood) -> bool:
 def _unwrap(question: Question, said: Any) -> Any:
     """What was said, without the form of one field around it."""
     return said[question.id] if isinstance(said, dict) and set(said) == {question.id} else said
+
+
+def _is_asked_back(question: Question, said: Any) -> bool:
+    """Whether the answer to an open question is a question itself: "what do you have?".
+
+    Not where a text is asked for, which may be one.
+    """
+    if not isinstance(said, str) or len(said) > _LONGEST_QUESTION or not said.rstrip().endswith("?"):
+        return False
+    definition = question.schema or {}
+    if question.url or definition.get("type", "string") != "string" or said in choices(definition):
+        return False
+    told = f"{question.id} {question.text} {definition.get('title', '')} {definition.get('description', '')}"
+    return not _TEXTS.search(fold(told)) and find_prohibition(said) is not None
+
+
+_LONGEST_QUESTION = 120
+_TEXTS = re.compile(
+    r"question|message|text|comment|note|titl|titul|subject|asunto|quer[yi]|search|busca|say|said|tell|decir|ask|prompt"
+    r"|bod[yi]|content|repl[yi]|respuesta|word|palabra|guess|phrase|frase|sentence|pregunt|mensaje|nota|descri|reason"
+    r"|motivo|feedback|help|ayud|do for you|want to know|saber|want to do|hacer|topic|tema|translat|traduc|post|tweet"
+    r"|quote|cita|speech"
+)
+"""What may itself be a question, in the words that ask for it."""
 
 
 def _is_no(capability: Capability, question: Question, said: Any) -> bool:
