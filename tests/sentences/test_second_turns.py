@@ -161,7 +161,7 @@ def test_a_question_is_an_answer_where_a_text_is_asked_for() -> None:
     @agent.capability(replay=True)
     async def send(ctx: Context, to: str) -> str:
         """Send a message."""
-        return await ctx.ask("Which message?")
+        return str(await ctx.ask("Which message?"))
 
     async def story() -> Outcome:
         async with build(Settings(storage=Storage(url="sqlite://")), [agent]) as server:
