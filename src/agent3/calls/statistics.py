@@ -293,7 +293,7 @@ def _describe(rows: Sequence[Row], by: Sequence[Group]) -> list[dict[str, Any]]:
         spread = [int(row[name]) for name in _BUCKETS]
         group = {one: row[f"g_{one}"] for one in by}
         if "day" in group:
-            group["day"] = _day_name(int(group["day"]))
+            group["day"] = datetime.fromtimestamp(int(group["day"]) * _DAY, UTC).strftime("%Y-%m-%d")
         ran = int(row["calls"]) - int(row["refused"])
         mean = round(float(row["seconds"]) / ran, 6) if ran else None
         found.append(
@@ -326,7 +326,3 @@ def quantile(spread: Sequence[int], share: float) -> float | None:
             return round(low + (CALL_BUCKETS[number] - low) * (wanted - below) / count, 6)
         below += count
     return CALL_BUCKETS[-1]
-
-
-def _day_name(day: int) -> str:
-    return datetime.fromtimestamp(day * _DAY, UTC).strftime("%Y-%m-%d")

@@ -55,9 +55,6 @@ class Stops:
         self.clients = {row["id"] for row in clients if row["stopped"] is not None} | removed
         self._known = there
         self._versions = versions
-        self._end_running()
-
-    def _end_running(self) -> None:
         # Once each: a second time would cut short what the first has a target do.
         running = self._running.items()
         ended = [turn for turn, (call, _) in running if turn not in self._ended and self.concerns(call)]

@@ -192,15 +192,6 @@ class Index:
             return None
         return owner, entry.capabilities[number - entry.start]
 
-    def _find_exact(self, text: str) -> set[int]:
-        found: set[int] = set()
-        for agent_id, capability in self._names.find(text):
-            entry = self._agents.get(agent_id)
-            if entry is not None:
-                several = zip(entry.numbers, entry.capabilities, strict=True)
-                found.update(number for number, name in several if capability in (None, name and fold(name)))
-        return found
-
     # Keeping the segments few
 
     def plan(self) -> tuple[Segment, ...]:
@@ -251,7 +242,13 @@ class Index:
             part.score(weights, scores[begun : begun + size])
             numbers[begun : begun + size] = part.numbers[:size]
             begun += size
-        return Ranking(query, numbers, scores, sorted(self._find_exact(text)), self._document)
+        found: set[int] = set()
+        for agent_id, capability in self._names.find(text):
+            entry = self._agents.get(agent_id)
+            if entry is not None:
+                several = zip(entry.numbers, entry.capabilities, strict=True)
+                found.update(number for number, name in several if capability in (None, name and fold(name)))
+        return Ranking(query, numbers, scores, sorted(found), self._document)
 
     def search(self, text: str) -> list[tuple[str, float]]:
         """Ids of agents with scores from 0 to 1, the best first: by its best capability and a little of the others."""

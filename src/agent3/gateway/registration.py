@@ -182,7 +182,8 @@ class Registration:
         agent = await self._find(name)
         await self._directory.remove(name)
         await self._prices.refresh()
-        await self._forget_logins(name)
+        for user in await self._logins.of_agent(name):
+            await self._drop_login(await self._logins.forget(user, name))
         if agent is not None:
             await self._forget(agent)
 
@@ -396,10 +397,6 @@ class Registration:
             await self._kept.put_back(dict.fromkeys(kept))
         for protocol in self._protocols.values():
             await protocol.on_removed(gone)
-
-    async def _forget_logins(self, agent: str) -> None:
-        for user in await self._logins.of_agent(agent):
-            await self._drop_login(await self._logins.forget(user, agent))
 
     # Signing in
 

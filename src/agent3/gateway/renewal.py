@@ -86,7 +86,11 @@ class Renewals:
 
     def used(self, agent: Agent, outcome: Outcome | None = None) -> None:
         """Somebody looked at an agent, or called it with this outcome."""
-        for address in self._reached_at(agent):
+        # Where its servers are; remembered, for a server may have thousands of tools and is called often.
+        known = self._addresses.get(agent)
+        if known is None:
+            known = self._addresses.put(agent, frozenset(route.address for route in self._routes(agent)))
+        for address in known:
             if _doubtful(agent, outcome):
                 self._aged.discard(address)
                 self._begin(address)
@@ -120,13 +124,6 @@ class Renewals:
         await asyncio.gather(*rounds, return_exceptions=True)
 
     # Inside
-
-    def _reached_at(self, agent: Agent) -> frozenset[str]:
-        """Where its servers are; remembered, for a server may have thousands of tools and is called often."""
-        known = self._addresses.get(agent)
-        if known is None:
-            known = self._addresses.put(agent, frozenset(route.address for route in self._routes(agent)))
-        return known
 
     def _routes(self, agent: Agent) -> list[Route]:
         """Those of an agent that is asked again what it can do."""

@@ -67,22 +67,20 @@ class DataCipher:
             start += _LENGTH + int.from_bytes(stored[_HEAD : _HEAD + _LENGTH])
         beside = stored[_HEAD:start]
         try:
-            key, nonce = self._key(stored[len(_MARK) : len(_MARK) + _SALT]), stored[_HEAD - _NONCE : _HEAD]
+            salt = stored[len(_MARK) : len(_MARK) + _SALT]
+            key = self._known.get(salt)
+            if key is None:
+                with self._lock:
+                    if len(self._known) >= _MOST_KEYS:
+                        self._known = {self._salt: self._own}
+                    key = self._known[salt] = AESGCM(derive(self._data_key, _PURPOSE, salt))
+            nonce = stored[_HEAD - _NONCE : _HEAD]
             return key.decrypt(nonce, stored[start:], mark + beside), beside[_LENGTH:]
         except (InvalidTag, ValueError):
             raise Corrupt(
                 "Something that is stored encrypted is damaged, or was encrypted for another database. Restore it from "
                 "a backup."
             ) from None
-
-    def _key(self, salt: bytes) -> AESGCM:
-        found = self._known.get(salt)
-        if found is None:
-            with self._lock:
-                if len(self._known) >= _MOST_KEYS:
-                    self._known = {self._salt: self._own}
-                found = self._known[salt] = AESGCM(derive(self._data_key, _PURPOSE, salt))
-        return found
 
 
 class OpenDatabase:
@@ -115,7 +113,7 @@ async def open_stored(
 
 async def load_cipher(database: Database, master_keys: MasterKeys, env: Env) -> DataCipher | None:
     """The cipher of a database; one without a data key gets it where the operator named a master key."""
-    row = await _load(database)
+    row = await database.one("SELECT sealed FROM data_keys WHERE id = ?", _NAME)
     if row is None and not master_keys.is_set:
         return None
     if not master_keys.is_set:
@@ -136,10 +134,6 @@ async def load_cipher(database: Database, master_keys: MasterKeys, env: Env) -> 
             "This database is encrypted with another master key than the one of storage.seal. Put the former one back, "
             "or behind the new one, separated by a space."
         ) from None
-
-
-async def _load(database: Database) -> Row | None:
-    return await database.one("SELECT sealed FROM data_keys WHERE id = ?", _NAME)
 
 
 async def _make(database: Database, key: bytes, env: Env) -> Row:

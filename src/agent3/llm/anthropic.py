@@ -94,10 +94,23 @@ class Anthropic(VendorModel):
     ) -> Reply:
         """One reply; see ``LLM.complete``."""
         names = Names.of(tools, messages)
+        # The conversation in turns: all results of one turn must stand in the one message that follows it.
+        turns: list[dict[str, Any]] = []
+        for message in messages:
+            if isinstance(message, System):
+                continue
+            role = "assistant" if isinstance(message, Assistant) else "user"
+            blocks = _encode_blocks(message, names)
+            if not blocks:  # an empty turn is refused
+                continue
+            if turns and turns[-1]["role"] == role:
+                turns[-1]["content"] += blocks
+            else:
+                turns.append({"role": role, "content": blocks})
         body: dict[str, Any] = {
             "model": self.model,
             "max_tokens": max_tokens or _MAX_TOKENS,
-            "messages": _encode_messages(messages, names),
+            "messages": turns,
         }
         if system := "\n\n".join(message.text for message in messages if isinstance(message, System)):
             body["system"] = system
@@ -129,23 +142,6 @@ def _encode_tool(tool: Tool, names: Names) -> dict[str, Any]:
     if tool.description:
         encoded["description"] = shorten(tool.description, _LONGEST_DESCRIPTION)
     return encoded
-
-
-def _encode_messages(messages: Sequence[Message], names: Names) -> list[dict[str, Any]]:
-    """The conversation in turns: all results of one turn must stand in the one message that follows it."""
-    turns: list[dict[str, Any]] = []
-    for message in messages:
-        if isinstance(message, System):
-            continue
-        role = "assistant" if isinstance(message, Assistant) else "user"
-        blocks = _encode_blocks(message, names)
-        if not blocks:  # an empty turn is refused
-            continue
-        if turns and turns[-1]["role"] == role:
-            turns[-1]["content"] += blocks
-        else:
-            turns.append({"role": role, "content": blocks})
-    return turns
 
 
 def _encode_blocks(message: User | Assistant | ToolResult, names: Names) -> list[dict[str, Any]]:

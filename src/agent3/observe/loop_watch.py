@@ -14,7 +14,6 @@ import threading
 import time
 import traceback
 from collections.abc import Callable
-from types import FrameType
 
 from agent3.observe.logs import get as logger
 from agent3.observe.metrics import Metrics
@@ -91,11 +90,7 @@ class LoopWatch:
                 continue
             frame = sys._current_frames().get(loop_thread)  # noqa: SLF001 - documented, for debuggers
             if frame is not None:
-                self._place = _describe(frame)
-
-
-def _describe(frame: FrameType) -> str:
-    """The innermost functions of a stack, the outer ones first. No values: they may be secret."""
-    found = traceback.extract_stack(frame, limit=_FRAMES * 3)
-    names = [f"{one.filename.rpartition('/')[2]}:{one.lineno} {one.name}" for one in found]
-    return " > ".join(names[-_FRAMES:])
+                # The innermost functions of a stack, the outer ones first. No values: they may be secret.
+                found = traceback.extract_stack(frame, limit=_FRAMES * 3)
+                names = [f"{one.filename.rpartition('/')[2]}:{one.lineno} {one.name}" for one in found]
+                self._place = " > ".join(names[-_FRAMES:])

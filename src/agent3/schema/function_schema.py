@@ -82,7 +82,14 @@ def from_function(fn: Callable[..., Any], *, skip: Sequence[str] = ("ctx",)) -> 
             context = name
             break
     text = inspect.getdoc(fn) if not isinstance(fn, functools.partial) else fn.func.__doc__
-    description, docs = _parse_docstring(text)
+    lines = inspect.cleandoc(text or "").splitlines()
+    paragraph: list[str] = []
+    for line in lines:
+        if not line.strip() or line.startswith(":") or line.strip().lower() in _GOOGLE_HEADS:
+            break
+        paragraph.append(line.strip())
+    description = " ".join(paragraph)
+    docs = {**_parse_numpy(lines), **_parse_google(lines), **_parse_rest(lines)}
     reader = _Reader(getattr(target, "__qualname__", repr(fn)), hints, docs)
     for parameter in signature.parameters.values():
         if parameter.name != context and parameter.name not in skip:
@@ -337,16 +344,6 @@ _GOOGLE = re.compile(r"^\*{0,2}(\w+)\s*(?:\([^)]*\))?\s*:\s*(.*)$")
 _NUMPY = re.compile(r"^\*{0,2}(\w+(?:\s*,\s*\w+)*)\s*(?::.*)?$")
 _GOOGLE_HEADS = frozenset({"args:", "arguments:", "parameters:", "params:", "keyword args:"})
 _NUMPY_HEADS = frozenset({"parameters", "other parameters"})
-
-
-def _parse_docstring(text: str | None) -> tuple[str, dict[str, str]]:
-    lines = inspect.cleandoc(text or "").splitlines()
-    paragraph: list[str] = []
-    for line in lines:
-        if not line.strip() or line.startswith(":") or line.strip().lower() in _GOOGLE_HEADS:
-            break
-        paragraph.append(line.strip())
-    return " ".join(paragraph), {**_parse_numpy(lines), **_parse_google(lines), **_parse_rest(lines)}
 
 
 def _indent(line: str) -> int:

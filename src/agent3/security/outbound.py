@@ -262,7 +262,25 @@ class Gate:
 
     async def _send(self, request: _Request) -> aiohttp.ClientResponse:
         """Send the request, following redirects if asked to; return the answer whose head has arrived."""
-        session = self._get_session()
+        loop = asyncio.get_running_loop()
+        if self._closed:
+            raise SetupError("This gate is closed; make a new one.")
+        if self._session is None:
+            trace = aiohttp.TraceConfig()
+            trace.on_request_headers_sent.append(_mark_sent)
+            self._loop = loop
+            self._session = aiohttp.ClientSession(
+                connector=aiohttp.TCPConnector(
+                    resolver=self._resolver, ssl=self._tls or _verified_tls(), limit=_CONNECTIONS
+                ),
+                trust_env=False,
+                cookie_jar=aiohttp.DummyCookieJar(),
+                headers={"User-Agent": "agent3"},
+                trace_configs=[trace],
+            )
+        elif self._loop is not loop:
+            raise SetupError("A gate belongs to the event loop it was first used in; make one for each loop.")
+        session = self._session
         for _ in range(self.policy.max_redirects + 1):
             host, port = request.url.raw_host or "", request.url.port or 0
             if _is_address(host):  # aiohttp asks no resolver for these
@@ -305,27 +323,6 @@ class Gate:
             request.method, request.body = "GET", None
             request.headers = {name: value for name, value in request.headers.items() if name.lower() != "content-type"}
         request.url = new
-
-    def _get_session(self) -> aiohttp.ClientSession:
-        loop = asyncio.get_running_loop()
-        if self._closed:
-            raise SetupError("This gate is closed; make a new one.")
-        if self._session is None:
-            trace = aiohttp.TraceConfig()
-            trace.on_request_headers_sent.append(_mark_sent)
-            self._loop = loop
-            self._session = aiohttp.ClientSession(
-                connector=aiohttp.TCPConnector(
-                    resolver=self._resolver, ssl=self._tls or _verified_tls(), limit=_CONNECTIONS
-                ),
-                trust_env=False,
-                cookie_jar=aiohttp.DummyCookieJar(),
-                headers={"User-Agent": "agent3"},
-                trace_configs=[trace],
-            )
-        elif self._loop is not loop:
-            raise SetupError("A gate belongs to the event loop it was first used in; make one for each loop.")
-        return self._session
 
     @contextmanager
     def _translate_errors(self, request: _Request) -> Iterator[None]:

@@ -336,7 +336,10 @@ def _match_option(tokens: list[Token], begin: int, row: tuple[str, ...], text: s
     if tuple(token.plain for token in part) == row or (len(row) == 1 and fold(part[0].value) == row[0]):
         if row == (text,) and len(text) <= 2 and not named and not (text in UNITS and text not in EMPTY):
             # "A" may be a kind of record, and "on" a state; "a", "no" and "in" are hardly ever options.
-            upper = part[0].value.isupper() and (part[0].plain not in EMPTY or _before_noun(tokens, begin))
+            # An article before: "an A record" says A and means it.
+            upper = part[0].value.isupper() and (
+                part[0].plain not in EMPTY or (begin > 0 and tokens[begin - 1].plain in DETERMINERS)
+            )
             return 0.1 if upper else 0.3 if text == "on" else None
         return 0.0 if [*row] == re.findall(r"[^\W_]+", text) else 0.02  # its own words before what means the same
     if len(row) > 1 or part[0].shape != "word" or len(row[0]) < 3:
@@ -348,11 +351,6 @@ def _match_option(tokens: list[Token], begin: int, row: tuple[str, ...], text: s
 def is_alike(word: str, other: str) -> bool:
     """Whether two words, folded, are forms of one, or of one root in the two languages."""
     return same_stem(word, other) or is_cognate(word, other)
-
-
-def _before_noun(tokens: list[Token], begin: int) -> bool:
-    """An article before: "an A record" says A and means it."""
-    return begin > 0 and tokens[begin - 1].plain in DETERMINERS
 
 
 def _said_period(scene: Scene, start: int, count: int, unit: tuple[str, float]) -> Iterator[int]:

@@ -48,7 +48,10 @@ class App(LocalAgent):
         """
         signature = from_function(fn)
         _check_types(self.id, fn, signature.context)
-        returned = _resolve(signature.output or {})
+        # A schema that only refers to one of its definitions, with that in its place: MCP wants the type at the top.
+        schema = signature.output or {}
+        named = schema.get("$defs", {}).get(str(schema.get("$ref", "")).rpartition("/")[2])
+        returned = schema if named is None else {**named, "$defs": schema["$defs"]}
         if returned and not _returns_content(fn):
             if returned.get("type") == "object":
                 options.setdefault("output_schema", returned)
@@ -78,12 +81,6 @@ class App(LocalAgent):
         Reads no settings and prints nothing: for tests, notebooks and scripts.
         """
         return InBackground(Settings(server=Server(port=port), storage=Storage(url=db)), [self])
-
-
-def _resolve(schema: dict[str, Any]) -> dict[str, Any]:
-    """A schema that only refers to one of its definitions, with that in its place: MCP wants the type at the top."""
-    named = schema.get("$defs", {}).get(str(schema.get("$ref", "")).rpartition("/")[2])
-    return schema if named is None else {**named, "$defs": schema["$defs"]}
 
 
 def _returns_content(fn: Callable[..., Any]) -> bool:

@@ -252,12 +252,9 @@ class _Supervisor:
             if slot.next is worker:  # it replaces one, which may leave now
                 old, slot.worker, slot.next = slot.worker, worker, None
                 if old is not None:
-                    self._retire(old)
-
-    def _retire(self, worker: _Worker) -> None:
-        worker.leaves_since = time.monotonic()
-        say(worker.line, RETIRE)
-        self.leaving.append(worker)
+                    old.leaves_since = time.monotonic()
+                    say(old.line, RETIRE)
+                    self.leaving.append(old)
 
     # What is to be done
 
@@ -276,7 +273,17 @@ class _Supervisor:
             for number, slot in enumerate(self.slots):
                 if slot.worker is None and slot.next is None and (slot.retry_at is None or now >= slot.retry_at):
                     self._fill(number)
-        self._roll()
+        # Replace one worker after the other; each new one is ready before the old one leaves.
+        if self.is_asked_to_roll:
+            self.is_asked_to_roll = False
+            self._read_again()
+            self.to_roll = list(range(len(self.slots)))
+        rolling = any(slot.next is not None for slot in self.slots) or self.leaving
+        while self.to_roll and not rolling:
+            slot = self.slots[number := self.to_roll.pop(0)]
+            if slot.worker is not None:
+                slot.next = self._start(number)
+                rolling = True
 
     def _find_hung(self, worker: _Worker, now: float) -> str | None:
         how = self.settings.server
@@ -346,19 +353,6 @@ class _Supervisor:
         here.setblocking(False)
         now = time.monotonic()
         return _Worker(number, token, process, here, now, now)
-
-    def _roll(self) -> None:
-        """Replace one worker after the other; each new one is ready before the old one leaves."""
-        if self.is_asked_to_roll:
-            self.is_asked_to_roll = False
-            self._read_again()
-            self.to_roll = list(range(len(self.slots)))
-        rolling = any(slot.next is not None for slot in self.slots) or self.leaving
-        while self.to_roll and not rolling:
-            slot = self.slots[number := self.to_roll.pop(0)]
-            if slot.worker is not None:
-                slot.next = self._start(number)
-                rolling = True
 
     def _read_again(self) -> None:
         try:

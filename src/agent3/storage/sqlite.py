@@ -129,7 +129,30 @@ class SqliteDatabase:
     async def append(self, table: str, columns: Sequence[str], rows: Sequence[Sequence[object]]) -> int:
         if not rows:
             return 0
-        statements = _append_statements(table, columns, rows)
+        # INSERTs of many rows each, and their parameters. Beside busy callers the writer thread waits up to 5 ms for
+        # the interpreter lock after each statement, so a statement for every row could not keep up. The columns that
+        # are the same in all rows, as most are, go in once. A statement has room for a power of two of rows and takes
+        # as many as there are, so that few texts serve, which the connection keeps compiled.
+        across = list(zip(*rows, strict=True))
+        same = [column.count(column[0]) == len(column) for column in across]
+        if all(same):
+            same[0] = False
+        alike = [column[0] for column, is_alike in zip(across, same, strict=True) if is_alike]
+        differing = list(
+            zip(*[column for column, is_alike in zip(across, same, strict=True) if not is_alike], strict=True)
+        )
+        places = itertools.count(1)
+        chosen = ", ".join("?" if is_alike else f"column{next(places)}" for is_alike in same)
+        width = len(differing[0])
+        start = f"INSERT INTO {table} ({', '.join(columns)}) SELECT {chosen} FROM (VALUES "
+        row = f"({', '.join('?' * width)})"
+        statements: list[tuple[str, list[object]]] = []
+        for first in range(0, len(differing), _MOST_TOGETHER):
+            some = differing[first : first + _MOST_TOGETHER]
+            room = 1 << (len(some) - 1).bit_length()
+            sql = f"{start}{', '.join([row] * room)}) WHERE true LIMIT ? ON CONFLICT DO NOTHING"
+            unused = [0] * ((room - len(some)) * width)  # which is bound faster than None
+            statements.append((sql, [*alike, *itertools.chain.from_iterable(some), *unused, len(some)]))
 
         async def work(tx: Transaction) -> int:
             return sum([await tx.run(sql, *values) for sql, values in statements])
@@ -215,37 +238,6 @@ class SqliteDatabase:
             connection.close()
             raise
         return connection
-
-
-def _append_statements(
-    table: str, columns: Sequence[str], rows: Sequence[Sequence[object]]
-) -> list[tuple[str, list[object]]]:
-    """INSERTs of many rows each, and their parameters.
-
-    Beside busy callers the writer thread waits up to 5 ms for the interpreter lock after each statement, so a statement
-    for every row could not keep up. The columns that are the same in all rows, as most are, go in once. A statement has
-    room for a power of two of rows and takes as many as there are, so that few texts serve, which the connection keeps
-    compiled.
-    """
-    across = list(zip(*rows, strict=True))
-    same = [column.count(column[0]) == len(column) for column in across]
-    if all(same):
-        same[0] = False
-    alike = [column[0] for column, is_alike in zip(across, same, strict=True) if is_alike]
-    differing = list(zip(*[column for column, is_alike in zip(across, same, strict=True) if not is_alike], strict=True))
-    places = itertools.count(1)
-    chosen = ", ".join("?" if is_alike else f"column{next(places)}" for is_alike in same)
-    width = len(differing[0])
-    start = f"INSERT INTO {table} ({', '.join(columns)}) SELECT {chosen} FROM (VALUES "
-    row = f"({', '.join('?' * width)})"
-    statements: list[tuple[str, list[object]]] = []
-    for first in range(0, len(differing), _MOST_TOGETHER):
-        some = differing[first : first + _MOST_TOGETHER]
-        room = 1 << (len(some) - 1).bit_length()
-        sql = f"{start}{', '.join([row] * room)}) WHERE true LIMIT ? ON CONFLICT DO NOTHING"
-        unused = [0] * ((room - len(some)) * width)  # which is bound faster than None
-        statements.append((sql, [*alike, *itertools.chain.from_iterable(some), *unused, len(some)]))
-    return statements
 
 
 class _Readers:

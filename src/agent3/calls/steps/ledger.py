@@ -118,7 +118,14 @@ class Ledger:
                         self._away = error
                     self.write_later(row)
                     raise
-            await self._commit(row)
+            # Write a row with all others that wait now, in one statement and one commit. The caller hears that it
+            # failed, or is gone meanwhile; what happened is recorded as soon as it can be.
+            loop = asyncio.get_running_loop()
+            written = loop.create_future()
+            self._waiting.append((row, written))
+            if self._committer is None or self._committer.done():
+                self._committer = loop.create_task(self._commit_waiting(), name="ledger commits")
+            await written
             return
         if len(self._rows) >= _BACKLOG:
             self._room.clear()
@@ -126,18 +133,6 @@ class Ledger:
         elif self._rows and self._env.monotonic() - self._oldest > _LATE and not self._writing.locked():
             await asyncio.sleep(0)  # callers that never suspend would keep the flusher from its turn
         self.write_later(row)
-
-    async def _commit(self, row: Row) -> None:
-        """Write a row with all others that wait now, in one statement and one commit.
-
-        The caller hears that it failed, or is gone meanwhile; what happened is recorded as soon as it can be.
-        """
-        loop = asyncio.get_running_loop()
-        written = loop.create_future()
-        self._waiting.append((row, written))
-        if self._committer is None or self._committer.done():
-            self._committer = loop.create_task(self._commit_waiting(), name="ledger commits")
-        await written
 
     async def _commit_waiting(self) -> None:
         while self._waiting:

@@ -159,7 +159,14 @@ class GatewayHost:
         return build.result()
 
     async def _keep_card(self, principal: Principal, generation: int) -> AgentCard:
-        shown = await self._find_skills(principal)
+        # The first capabilities that a caller may call, each with its agent.
+        found: list[tuple[Agent, Capability]] = []
+        async for agent in self._gateway.directory.each():
+            if agent.status not in ("suspended", "retired"):
+                found += [(agent, capability) for capability in self._gateway.offered(agent, principal)]
+            if len(found) >= _MOST_SKILLS:
+                break
+        shown = found[:_MOST_SKILLS]
         card = await asyncio.to_thread(self._build_card, shown)
         self._kept[principal] = _Kept(generation, card)
         if len(self._kept) > _MOST_CARDS:
@@ -175,16 +182,6 @@ class GatewayHost:
             capabilities=[_ASK_SKILL, *(_name_skill(agent, capability) for agent, capability in shown)],
         )
         return self._secure(card)
-
-    async def _find_skills(self, principal: Principal) -> list[tuple[Agent, Capability]]:
-        """The first capabilities that a caller may call, each with its agent."""
-        found: list[tuple[Agent, Capability]] = []
-        async for agent in self._gateway.directory.each():
-            if agent.status not in ("suspended", "retired"):
-                found += [(agent, capability) for capability in self._gateway.offered(agent, principal)]
-            if len(found) >= _MOST_SKILLS:
-                break
-        return found[:_MOST_SKILLS]
 
 
 def _name_skill(agent: Agent, capability: Capability) -> AgentCapability:

@@ -192,7 +192,8 @@ class _Base:
         """The next piece of the result; TooLarge when all together are too much."""
         self._weigh(parts)
         self._sent += 1
-        return _chunk(parts, self._sent)
+        # A piece of the result. The first begins it anew: a replay after a restart replaces what the first run sent.
+        return Event("artifact", artifact="result", parts=parts, append=self._sent > 1)
 
     def _piece(self, value: Any, name: str | None, wanted: str | None, append: bool, last: bool) -> Event:
         """A piece of something that the function makes beside its result."""
@@ -499,11 +500,6 @@ def _alone(key: str, heed: Callable[[], None]) -> Iterator[None]:
             turnstile.waiting -= 1
             if not turnstile.waiting:
                 _turnstiles.pop(key, None)
-
-
-def _chunk(parts: tuple[Part, ...], number: int) -> Event:
-    """A piece of the result. The first begins it anew: a replay after a restart replaces what the first run sent."""
-    return Event("artifact", artifact="result", parts=parts, append=number > 1)
 
 
 def _size(part: Part) -> int:

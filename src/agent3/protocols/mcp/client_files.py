@@ -170,7 +170,9 @@ def _route(name: str, agent: str, entry: Mapping[str, Any], credential: str | No
             raise SetupError(f"The headers of the server {name!r} are not an object.")
         if credential is not None:
             header, reference = named_credential(credential)
-            return Route("mcp", check_query(url), credential=reference, meta=_named(header))
+            return Route(
+                "mcp", check_query(url), credential=reference, meta={"secret_header": header} if header else {}
+            )
         return _with_headers(Route("mcp", check_query(url)), agent, headers, secrets)
     if isinstance(entry.get("command"), str):
         arguments, given = entry.get("args") or (), entry.get("env") or {}
@@ -209,10 +211,6 @@ def _value(place: str, name: str, value: str, secrets: dict[str, str]) -> str:
     kept = kept_reference(place)
     secrets[kept] = value
     return kept
-
-
-def _named(header: str | None) -> dict[str, Any]:
-    return {"secret_header": header} if header else {}
 
 
 def command_route(

@@ -227,7 +227,9 @@ class _Reader:
             scopes=() if scheme is None else scheme.scopes,
             key_header=form.key_header,
         )
-        meta = {**self.pattern.meta, "operation": _plain(plan)}
+        # As it comes back from storage, so that a document that did not change gives the same agent.
+        made: dict[str, Any] = msgspec.json.decode(msgspec.json.encode(plan))
+        meta = {**self.pattern.meta, "operation": made}
         # The person named the host that the document came from, or gave the document.
         if self.address is not None and urlsplit(address).netloc != urlsplit(self.address).netloc:
             meta.pop("registered", None)
@@ -497,12 +499,6 @@ class _Form:
             key = f"{key}_{place}"
         self._properties[key] = schema
         return key
-
-
-def _plain(plan: Operation) -> dict[str, Any]:
-    """As it comes back from storage, so that a document that did not change gives the same agent."""
-    made: dict[str, Any] = msgspec.json.decode(msgspec.json.encode(plan))
-    return made
 
 
 def _absolute(scheme: Mapping[str, Any], server: str) -> dict[str, Any]:

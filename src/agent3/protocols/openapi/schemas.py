@@ -79,7 +79,15 @@ class Schemas:
                 made[name] = str(made[name])[: self._detail.text]
         if kinds := _types(schema.get("type")):
             made["type"] = kinds
-        self._add_bounds(schema, made)
+        for exclusive, plain in (("exclusiveMinimum", "minimum"), ("exclusiveMaximum", "maximum")):
+            given = schema.get(exclusive)
+            if given is True and plain in made:
+                made[exclusive] = made.pop(plain)
+            elif _fits(exclusive, given):
+                made[exclusive] = given
+        pattern = schema.get("pattern")
+        if isinstance(pattern, str) and self._detail.patterns:
+            made["pattern"] = pattern
         self._add_choices(schema, made)
         for name in (*_ONE, *(() if self._document.old else _MORE)):
             if isinstance(schema.get(name), Mapping | bool):
@@ -138,17 +146,6 @@ class Schemas:
         if not self._document.old and len(schema) > 1:
             made |= self.convert({key: value for key, value in schema.items() if key != "$ref"}, level)
         return made
-
-    def _add_bounds(self, schema: Mapping[str, Any], made: dict[str, Any]) -> None:
-        for exclusive, plain in (("exclusiveMinimum", "minimum"), ("exclusiveMaximum", "maximum")):
-            given = schema.get(exclusive)
-            if given is True and plain in made:
-                made[exclusive] = made.pop(plain)
-            elif _fits(exclusive, given):
-                made[exclusive] = given
-        pattern = schema.get("pattern")
-        if isinstance(pattern, str) and self._detail.patterns:
-            made["pattern"] = pattern
 
     def _add_choices(self, schema: Mapping[str, Any], made: dict[str, Any]) -> None:
         choices = schema.get("enum")

@@ -106,7 +106,12 @@ class Floor(Generic[CallT]):
         except ServerError:
             raise
         except BaseException:
-            self._give_up(seat)
+            # It ended without a word of the server: what it asked, or will ask, is nobody else's question.
+            for held in self._held:
+                if seat in held.candidates and not held.seat.done():
+                    held.seat.set_result(None)
+            self._given_up.add(seat)
+            asyncio.get_running_loop().call_later(_LINGERING, self._leave, seat)
             raise
         finally:
             del self._seats[call]
@@ -220,14 +225,6 @@ class Floor(Generic[CallT]):
         self._at_work.discard(seat)
         if self._speaker is seat:
             self._pass_on()
-
-    def _give_up(self, seat: _Seat[CallT]) -> None:
-        """It ended without a word of the server: what it asked, or will ask, is nobody else's question."""
-        for held in self._held:
-            if seat in held.candidates and not held.seat.done():
-                held.seat.set_result(None)
-        self._given_up.add(seat)
-        asyncio.get_running_loop().call_later(_LINGERING, self._leave, seat)
 
     def _give_floor(self, seat: _Seat[CallT]) -> None:
         self._speaker = seat

@@ -59,7 +59,8 @@ async def serve_batch(app: ASGIApp, scope: Scope, bodies: Sequence[bytes], send:
                 if waiting is not None:
                     await send({"type": "http.response.start", "status": 200, "headers": _STREAM})
                 for one in (*(waiting or ()), answer):
-                    await _send_event(send, one)
+                    data = b"event: message\ndata: " + one + b"\n\n"
+                    await send({"type": "http.response.body", "body": data, "more_body": True})
                 waiting = None
     finally:
         for task in tasks:
@@ -142,11 +143,6 @@ def _envelope(body: bytes) -> _Envelope:
         return msgspec.json.decode(body, type=_Envelope)
     except msgspec.DecodeError:
         return _Envelope()
-
-
-async def _send_event(send: Send, body: bytes) -> None:
-    data = b"event: message\ndata: " + body + b"\n\n"
-    await send({"type": "http.response.body", "body": data, "more_body": True})
 
 
 async def _respond(send: Send, status: int, body: bytes) -> None:

@@ -570,7 +570,17 @@ class MCPClient:
     ) -> dict[str, Any]:
         record = self._open_call(job)
         questions = record.outcome.questions if isinstance(record.outcome, Needs) else ()
-        given = _to_answers(questions, record.question_ids, answers)
+        # Answers by the ids of their questions; ValidationError for one to something that was not asked.
+        if not isinstance(answers, Mapping):
+            raise ValidationError(f"Answers are a mapping from question id to value, got {type(answers).__name__}.")
+        by_id = {question.id: question for question in questions}
+        given: dict[str, Answer] = {}
+        for name, value in answers.items():
+            question = by_id.get(name) or by_id.get(record.question_ids.get(name, ""))
+            if question is None:
+                asked = "; ".join(f"{question.id}: {question.text}" for question in questions) or "nothing"
+                raise ValidationError(f"{name[:100]!r} was not asked. Asked was: {asked}")
+            given[question.id] = value if isinstance(value, Answer) else Answer(data=_to_form(question, value))
         following = record.connection.server.answer(job, given, self.principal)
         return await self._continue(record, following, max_tokens, as_llm)
 
@@ -787,21 +797,6 @@ def _only_field(schema: Mapping[str, Any] | None) -> tuple[str, Any] | None:
     """Name and schema of the only field of a form."""
     fields = (schema or {}).get("properties")
     return next(iter(fields.items())) if isinstance(fields, dict) and len(fields) == 1 else None
-
-
-def _to_answers(questions: Sequence[Question], ids: Mapping[str, str], answers: Mapping[str, Any]) -> dict[str, Answer]:
-    """Answers by the ids of their questions; ValidationError for one to something that was not asked."""
-    if not isinstance(answers, Mapping):
-        raise ValidationError(f"Answers are a mapping from question id to value, got {type(answers).__name__}.")
-    by_id = {question.id: question for question in questions}
-    given: dict[str, Answer] = {}
-    for name, value in answers.items():
-        question = by_id.get(name) or by_id.get(ids.get(name, ""))
-        if question is None:
-            asked = "; ".join(f"{question.id}: {question.text}" for question in questions) or "nothing"
-            raise ValidationError(f"{name[:100]!r} was not asked. Asked was: {asked}")
-        given[question.id] = value if isinstance(value, Answer) else Answer(data=_to_form(question, value))
-    return given
 
 
 def _to_form(question: Question, value: Any) -> Any:

@@ -124,7 +124,14 @@ class OfferRunner:
         outcome = await self._runner.call_offer(version, given, principal, door=door)
         if isinstance(outcome, Failed):
             raise error_of(outcome)
-        return _read_proposals(value_of(outcome.parts) if isinstance(outcome, Done) else None, version)
+        value = value_of(outcome.parts) if isinstance(outcome, Done) else None
+        try:
+            if isinstance(value, dict):
+                return msgspec.convert(value, CompletionResult)
+            return msgspec.convert([] if value is None else value, list[str])
+        except msgspec.ValidationError as error:
+            failed = Failed("target_failed", f"{version.name} must return a list of texts: {error}")
+            raise error_of(failed) from None
 
     async def _run(
         self,
@@ -157,13 +164,3 @@ def _with_media_type(part: Part, declared: str | None) -> Part:
     if part.media_type is None and part.text is not None:
         return replace(part, media_type="text/plain")
     return part
-
-
-def _read_proposals(value: Any, version: Version) -> Sequence[str] | CompletionResult:
-    try:
-        if isinstance(value, dict):
-            return msgspec.convert(value, CompletionResult)
-        return msgspec.convert([] if value is None else value, list[str])
-    except msgspec.ValidationError as error:
-        failed = Failed("target_failed", f"{version.name} must return a list of texts: {error}")
-        raise error_of(failed) from None

@@ -156,11 +156,7 @@ async def call(ctx: RunContext, action: NLWebAction, ms: float) -> Any:
             await page.wait_for_load_state("domcontentloaded", timeout=ms)
     finally:
         page.remove_listener("request", note_request)
-    return _read_result(result, tool)
-
-
-def _read_result(result: Any, tool: Tool) -> Any:
-    """What a tool gave, as plain values: the text of content blocks, else the value itself."""
+    # What a tool gave, as plain values: the text of content blocks, else the value itself.
     try:
         if len(msgspec.json.encode(result)) > _MOST_BYTES:
             raise MalformedResponse(f"The tool {tool.name} gave more than {_MOST_BYTES} bytes.")
