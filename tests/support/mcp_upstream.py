@@ -236,6 +236,7 @@ class Upstream:
         except asyncio.CancelledError:
             self.note("aside cancelled")
             raise
+        self.note(f"aside {answer.action}")
         return text(f"{answer.action} {answer.content}")
 
     def _asked_modern(self, params: wire.CallToolRequestParams) -> Any:

@@ -4,21 +4,26 @@ from __future__ import annotations
 
 import asyncio
 import hashlib
+import json
 from contextlib import AsyncExitStack
 from pathlib import Path
 from typing import Any
 
+import aiohttp
 import mcp_types as wire
+import pytest
 from mcp.client.client import Client
 from mcp.client.streamable_http import streamable_http_client
 from mcp.shared._httpx_utils import create_mcp_http_client
 
+from agent3.protocols.mcp.door import fast_lane
 from agent3.settings import Client as Customer
 from agent3.settings import Limits, Settings
 from tests.protocols.mcp.test_asking_servers import standing
+from tests.protocols.mcp.test_handlers import frames, hello
 from tests.support import registration as adding
 from tests.support.gateway import Hosted, hosted
-from tests.support.mcp_upstream import notes
+from tests.support.mcp_upstream import eventually, notes, served
 
 CROWD = 50
 
@@ -77,6 +82,46 @@ def test_fifty_clients_think_and_the_next_one_is_served_at_once(tmp_path: Path) 
                 await story(house)
 
     asyncio.run(asyncio.wait_for(stand(), 240))
+
+
+@pytest.mark.parametrize("comes_back", [False, True])
+def test_the_question_of_a_legacy_client_is_given_up_only_if_it_does_not_come_back(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, comes_back: bool
+) -> None:
+    monkeypatch.setattr(fast_lane, "GONE_AFTER", 1.0)
+    file = tmp_path / "notes"
+
+    async def story(url: str) -> None:
+        async with aiohttp.ClientSession() as http:
+            headers = await hello(http, url, elicitation={})
+            call = {"jsonrpc": "2.0", "id": 5, "method": "tools/call", "params": {"name": "aside", "arguments": {}}}
+            async with http.post(url, json=call, headers=headers) as response:
+                asked, last = await _next_message(response)
+                response.close()
+            assert asked["method"] == "elicitation/create"
+            if not comes_back:
+                await eventually(lambda: "aside cancel" in notes(file))
+                return
+            async with http.get(url, headers={**headers, "Last-Event-ID": last}) as response:
+                await asyncio.sleep(3.0)  # it thinks for longer than one that is gone is waited for
+                answer = {"action": "accept", "content": {"size": "large"}}
+                said = {"jsonrpc": "2.0", "id": asked["id"], "result": answer}
+                async with http.post(url, json=said, headers=headers) as taken:
+                    assert taken.status == 202
+                done, _ = await _next_message(response)
+            assert done["result"]["content"][0]["text"] == "accept {'size': 'large'}"
+
+    with served(file, "--legacy") as site, hosted(tmp_path, settings=Settings()) as house:
+        house.run(adding.add(house.server, site.url, "asking"))
+        asyncio.run(asyncio.wait_for(story(f"{house.url}/agents/asking/mcp"), 120))
+
+
+async def _next_message(response: aiohttp.ClientResponse) -> tuple[dict[str, Any], str]:
+    """The next message of a stream, and the id of its event."""
+    async for frame in frames(response):
+        if frame.get("data"):
+            return json.loads(frame["data"]), frame["id"]
+    raise AssertionError("the stream ended")
 
 
 def text_of(result: wire.CallToolResult) -> str:

@@ -607,8 +607,9 @@ async def frames(response: aiohttp.ClientResponse) -> AsyncIterator[dict[str, st
             frame[name] = value.strip()
 
 
-async def hello(http: aiohttp.ClientSession, url: str) -> dict[str, str]:
-    info = {"protocolVersion": "2025-11-25", "capabilities": {}, "clientInfo": {"name": "t", "version": "1"}}
+async def hello(http: aiohttp.ClientSession, url: str, **capabilities: Any) -> dict[str, str]:
+    about = {"name": "t", "version": "1"}
+    info = {"protocolVersion": "2025-11-25", "capabilities": capabilities, "clientInfo": about}
     accept = {"Accept": "application/json, text/event-stream"}
     body = {"jsonrpc": "2.0", "id": 1, "method": "initialize", "params": info}
     async with http.post(url, json=body, headers=accept) as response:

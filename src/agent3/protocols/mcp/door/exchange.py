@@ -24,7 +24,7 @@ from agent3.errors import Canceled
 from agent3.model import Answer, Event, Needs, Question, encode, text_of
 from agent3.observe.logs import get as logger
 from agent3.protocols.mcp.door.questions import Reply, StateTokens, feature_for, to_answer, to_answers, to_request
-from agent3.protocols.mcp.door.requests import Context, client_features, era_of, meta_of, principal_of
+from agent3.protocols.mcp.door.requests import DEPARTURE, Context, client_features, era_of, meta_of, principal_of
 from agent3.protocols.mcp.door.toolset import Caller
 
 __all__ = ["Exchange", "Operation", "await_with_grace"]
@@ -139,7 +139,10 @@ class Exchange(Generic[T]):
         return encode([principal.id, principal.tenant, operation.method, operation.name, digest]).decode()
 
     async def _ask_in_place(self, questions: Sequence[Question]) -> dict[str, Answer] | None:
-        """Ask one by one; after a refusal the rest counts as cancelled. None where the client could not be asked."""
+        """Ask one by one; after a refusal, or when the client is gone, the rest counts as cancelled.
+
+        None where the client could not be asked.
+        """
         answers: dict[str, Answer] = {}
         related = ServerMessageMetadata(related_request_id=self._ctx.request_id)
         for question in questions:
@@ -152,8 +155,8 @@ class Exchange(Generic[T]):
                     kind = wire.ListRootsResult
                 elif request.params.tools or request.params.tool_choice:
                     kind = wire.CreateMessageResultWithTools
-                reply = await self._ctx.session.send_request(request, kind, metadata=related)
-                answers[question.id] = to_answer(question, reply)
+                reply = await self._unless_gone(self._ctx.session.send_request(request, kind, metadata=related))
+                answers[question.id] = Answer("cancel") if reply is None else to_answer(question, reply)
             except (MCPError, WireError) as error:
                 if feature_for(question) not in ("sampling", "roots") or not isinstance(error, MCPError):
                     log.warning("The client could not be asked %s: %s", question.id, type(error).__name__)
@@ -163,6 +166,23 @@ class Exchange(Generic[T]):
             if answers[question.id].action != "accept":
                 break
         return {question.id: answers.get(question.id, Answer("cancel")) for question in questions}
+
+    async def _unless_gone(self, asking: Coroutine[Any, Any, Reply]) -> Reply | None:
+        """The reply; None when the client is gone, whose question would hold the call, and its server, for long."""
+        request = self._ctx.request
+        departure = None if request is None else request.scope.get(DEPARTURE)
+        if departure is None:
+            return await asking
+        reply, gone = asyncio.ensure_future(asking), asyncio.ensure_future(departure())
+        try:
+            await asyncio.wait([reply, gone], return_when=asyncio.FIRST_COMPLETED)
+            if reply.done():
+                return reply.result()
+            log.info("A client is gone that was being asked; its question counts as cancelled")
+            return None
+        finally:
+            gone.cancel()
+            reply.cancel()
 
 
 def _state_of(needs: Needs) -> str:

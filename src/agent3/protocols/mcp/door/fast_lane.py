@@ -12,7 +12,7 @@ from __future__ import annotations
 import asyncio
 from collections import Counter, OrderedDict
 from collections.abc import Coroutine, Hashable, MutableMapping, Sequence
-from functools import lru_cache
+from functools import lru_cache, partial
 from typing import Any, Literal, NamedTuple
 from weakref import WeakValueDictionary
 
@@ -32,7 +32,7 @@ from agent3.observe.logs import get as logger
 from agent3.protocols.mcp.door.door import OPENING, MCPDoor, refusal
 from agent3.protocols.mcp.door.handlers import OUTCOME, Turn
 from agent3.protocols.mcp.door.odd_requests import WholeAnswer, mend_body, mend_headers
-from agent3.protocols.mcp.door.requests import WHOLE, parse_features
+from agent3.protocols.mcp.door.requests import DEPARTURE, WHOLE, parse_features
 from agent3.protocols.mcp.door.results import failure_text, failure_to_dict
 from agent3.protocols.mcp.door.rpc_batches import VERSIONS, parse_batch, serve_batch
 from agent3.protocols.mcp.door.toolset import Caller, Overheard, ignore_event
@@ -55,6 +55,8 @@ _BODY = "agent3.mcp.body"
 """The key in the ASGI scope for the body of a request in a session."""
 STREAM_AFTER = 1.0
 """Seconds after which a legacy call under way is answered by a stream that can be resumed, instead of by JSON."""
+GONE_AFTER = 15.0
+"""Seconds without any connection after which the client of a legacy session is taken to be gone while it is asked."""
 MOST_PAGES = 1_000
 MOST_SESSIONS = 10_000
 MOST_HOSTS = 1_000
@@ -241,6 +243,8 @@ class FastLane:
         """How plain results end, in the legacy and in the modern era."""
         self._calls: dict[tuple[bytes, int | str], asyncio.Task[Outcome]] = {}
         """The calls under way in legacy sessions, by session and id."""
+        self._present: Counter[bytes] = Counter()
+        """How many requests and streams of each legacy session the SDK serves now."""
         self._turns: WeakValueDictionary[tuple[bytes, str], asyncio.Lock] = WeakValueDictionary()
         """Held by the request that the SDK serves, by session and id; gone when nobody needs it."""
         self._pages: OrderedDict[Hashable, bytes] = OrderedDict()
@@ -626,15 +630,30 @@ class FastLane:
                         self._drop(next(iter(self._sessions)))
             await send(message)
 
-        if (key := _find_request(scope)) is None:
-            await self._slow_lane(scope, receive, note_session)
-            return
-        # The SDK finds the stream of a request by its id: of two at once, the earlier one would never be answered.
-        turn = self._turns.get(key)
-        if turn is None:
-            turn = self._turns[key] = asyncio.Lock()
-        async with turn:
-            await self._slow_lane(scope, receive, note_session)
+        session = next((value for name, value in scope["headers"] if name == b"mcp-session-id"), b"")
+        self._present[session] += 1
+        try:
+            if (key := _find_request(scope)) is None:
+                await self._slow_lane(scope, receive, note_session)
+                return
+            scope[DEPARTURE] = partial(self._await_departure, session)
+            # The SDK finds the stream of a request by its id: of two at once, the earlier one would never be answered.
+            turn = self._turns.get(key)
+            if turn is None:
+                turn = self._turns[key] = asyncio.Lock()
+            async with turn:
+                await self._slow_lane(scope, receive, note_session)
+        finally:
+            self._present[session] -= 1
+            if not self._present[session]:
+                del self._present[session]
+
+    async def _await_departure(self, session: bytes) -> None:
+        """Return when a client had no connection for a while, which one that takes up its streams again would have."""
+        missed = 0
+        while missed < 2:
+            await asyncio.sleep(GONE_AFTER / 2)
+            missed = 0 if session in self._present else missed + 1
 
     def _find_crowd(self, scope: Scope) -> Agent3Error | None:
         """The refusal of a caller with too many sessions. Those that the SDK has ended for being idle are forgotten."""

@@ -20,13 +20,16 @@ from agent3.model import LOCAL, Principal
 from agent3.protocols.mcp.door.toolset import Era
 from agent3.protocols.mcp.meta_keys import PASSED, RESERVED, TASKS
 
-__all__ = ["WHOLE", "Context", "add_principal", "client_features", "era_of", "meta_of", "missing_features_error",
-           "paginate", "parse_features", "principal_of", "session_of", "strict_base64", "to_mcp_error"]  # fmt: skip
+__all__ = ["DEPARTURE", "WHOLE", "Context", "add_principal", "client_features", "era_of", "meta_of",
+           "missing_features_error", "paginate", "parse_features", "principal_of", "session_of", "strict_base64",
+           "to_mcp_error"]  # fmt: skip
 
 Context = ServerRequestContext[Any, Any]
 
 PRINCIPAL = "agent3.principal"
 """The key in the ASGI scope under which the door leaves who calls."""
+DEPARTURE = "agent3.mcp.departure"
+"""The key in the ASGI scope for a coroutine function that returns when the client of a legacy session is gone."""
 WHOLE = "agent3.whole"
 """The key in the ASGI scope of a request whose client takes no stream, and so cannot be asked while it waits."""
 
