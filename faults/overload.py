@@ -32,7 +32,7 @@ AT_ONCE = 10
 WORK_SECONDS = 0.2
 TIMES = 5
 SECONDS = 10.0
-GOODPUT = 0.8
+GOODPUT = 0.9
 PROMPT_SECONDS = 1.0
 AGENT = f'''
 import asyncio
@@ -70,7 +70,7 @@ CLIENTS = "[limits]\nper_minute = 1e9\nburst = 1000000\nconcurrent = 100000\n" +
 
 @fault("overload")
 def overload(_: int, seconds: float = SECONDS) -> Result:
-    """Calls at five times the capacity for 10 s: at least 80 % of it is still done, the rest refused at once."""
+    """Calls at five times the capacity for 10 s: at least 90 % of it is still done, the rest refused at once."""
     with (
         tempfile.TemporaryDirectory(prefix="agent3-overload-") as name,
         gateway(Path(name), agent=AGENT, config=CONFIG) as door,

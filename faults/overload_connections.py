@@ -10,6 +10,7 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import multiprocessing
+import os
 import random
 import statistics
 import tempfile
@@ -22,8 +23,8 @@ import aiohttp
 from faults._gateway import Gateway, Told, ask, asking, gateway
 from faults.registry import Result, fault
 
-MOST = 300
-CROWD = 900
+CROWD = int(os.environ.get("FAULT_CONNECTIONS", "900"))
+MOST = CROWD // 3
 SECONDS = 10.0
 CALLERS = 8
 PROBES = ("/healthz", "/readyz", "/metrics")

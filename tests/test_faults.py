@@ -77,9 +77,9 @@ def test_a_stop_that_loses_a_call_is_noticed() -> None:
 
 
 def test_an_overload_is_judged_by_goodput_and_honest_refusals() -> None:
-    flood = [GOOD] * 90 + [REFUSED] * 410
+    flood = [GOOD] * 95 + [REFUSED] * 405
     assert overload.judge(100.0, flood, 1.0, GOOD)["ok"]
-    assert not overload.judge(120.0, flood, 1.0, GOOD)["ok"]
+    assert not overload.judge(110.0, flood, 1.0, GOOD)["ok"]
     assert not overload.judge(100.0, [*flood, BROKEN], 1.0, GOOD)["ok"]
     assert not overload.judge(100.0, [*flood, Told(429, {}, 0.01)], 1.0, GOOD)["ok"]
     assert not overload.judge(100.0, flood, 1.0, REFUSED)["ok"]

@@ -201,6 +201,33 @@ def test_who_could_renew_its_leases_only_late_does_not_take_from_the_others(last
     run(story(), 100)
 
 
+def test_a_duty_that_the_database_fails_is_told_once_and_again_when_it_works(
+    caplog: pytest.LogCaptureFixture, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    async def story() -> None:
+        monkeypatch.setattr("agent3.calls.takeover._AGAIN", 0.001)
+        tries, over = itertools.count(), asyncio.Event()
+
+        async def work() -> None:
+            number = next(tries)
+            if number == 5:
+                over.set()
+            if number < 4:
+                raise StorageError("The database is away.")
+
+        async with home(worker([]).agent) as here:
+            here.runner.takeover._repeat(work, 0.001, "looking")
+            await asyncio.wait_for(over.wait(), 60)
+
+    run(story(), 100)
+    lines = [record for record in caplog.records if "looking" in record.getMessage()]
+    assert [line.getMessage() for line in lines] == [
+        "the duty 'looking' failed, and is tried until it works: The database is away.",
+        "the duty 'looking' works again",
+    ]
+    assert not any(line.exc_info for line in lines)
+
+
 # In good order
 
 

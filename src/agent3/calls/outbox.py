@@ -28,6 +28,7 @@ from agent3.identity.own_keys import OwnKey, OwnKeys
 from agent3.identity.secret_box import is_sealed_with, rewrap, seal, unseal
 from agent3.identity.secrets import Vault
 from agent3.jsonrpc import parse_retry_after
+from agent3.observe.logs import Outage
 from agent3.observe.logs import get as logger
 from agent3.observe.metrics import Metrics
 from agent3.queue import Lease, Queue, QueueFull, Rules
@@ -318,6 +319,7 @@ class Outbox:
         await self._gate.aclose()
 
     async def _work(self) -> None:
+        outage = Outage(log, "reading the queue of webhooks")
         while True:
             if (free := self._how.at_once - len(self._sending)) <= 0:
                 await asyncio.wait(self._sending, return_when=asyncio.FIRST_COMPLETED)
@@ -325,7 +327,7 @@ class Outbox:
             try:
                 leases = await self._queue.claim(free, wait=_IDLE)
             except StorageError as error:
-                log.warning("webhooks: %s; tried again in %g s", error, _AGAIN)
+                outage.failed(error)
                 await asyncio.sleep(_AGAIN)
                 continue
             except Exception:
@@ -333,6 +335,7 @@ class Outbox:
                 log.exception("webhooks: tried again in %g s", _AGAIN)
                 await asyncio.sleep(_AGAIN)
                 continue
+            outage.worked()
             self._metrics.webhooks_waiting.set((), self._queue.size)
             for lease in leases:
                 task = asyncio.get_running_loop().create_task(self._deliver(lease), name=f"webhook {lease.id}")

@@ -19,6 +19,7 @@ from agent3.calls.step import RECOVERY
 from agent3.env import Env
 from agent3.errors import Agent3Error, Interrupted, NotFound, StorageError
 from agent3.model import Entry, Working
+from agent3.observe.logs import Outage
 from agent3.observe.logs import get as logger
 from agent3.observe.metrics import Metrics
 from agent3.storage.leases import Leases
@@ -39,6 +40,8 @@ _SWEEP = 600.0
 """Seconds between two rounds of retention."""
 _LATE = 2 / 3
 """Share of a lease after which its renewal is late: others that renewed theirs at other moments may have lost them."""
+_AGAIN = 1.0
+"""Seconds, at least, after which a duty is tried again that storage failed."""
 _COUNT = 30.0
 """Seconds between two counts of all jobs, each of which reads the whole table."""
 _REQUESTS = 0.2
@@ -101,7 +104,7 @@ class Takeover:
         self._jobs.news.listen()
         self._repeat(self._round, every, "jobs")
         self._repeat(self._count, _COUNT, "count")
-        self._repeat(self._serve_requests, _REQUESTS, "stops", first=_REQUESTS)
+        self._repeat(self._serve_requests, _REQUESTS, "requests", first=_REQUESTS)
         for name, (duty, seconds) in self._others.items():
             self._repeat(duty, seconds, name)
         if self._sweep is not None:  # a task of its own: leases must not wait for a large sweep
@@ -131,6 +134,8 @@ class Takeover:
                 continue
             try:
                 taken += await self._take_over(job_id)
+            except StorageError:
+                raise  # as it would for the others
             except Exception:
                 log.exception("job %s: it could not be taken over; the next round tries again", job_id)
         return taken
@@ -153,14 +158,22 @@ class Takeover:
                 task.cancel()
 
     def _repeat(self, work: Callable[[], Awaitable[object]], every: float, name: str, first: float = 0.0) -> None:
+        outage = Outage(log, f"the duty {name!r}")
+
         async def repeat() -> None:
             await asyncio.sleep(first)
             while True:
+                pause = every
                 try:
                     await work()
+                except StorageError as error:
+                    outage.failed(error)
+                    pause = max(every, _AGAIN)
                 except Exception:
                     log.exception("jobs: %s failed, tried again in %g s", name, every)
-                await asyncio.sleep(every)
+                else:
+                    outage.worked()
+                await asyncio.sleep(pause)
 
         self._duties.append(asyncio.get_running_loop().create_task(repeat(), name=name))
 

@@ -29,6 +29,7 @@ __all__ = [
     "REDACTED",
     "Bound",
     "Ids",
+    "Outage",
     "Sparingly",
     "bind",
     "configure",
@@ -399,6 +400,27 @@ class Sparingly:
             return None
         left_out, self._left_out = self._left_out, 0
         return left_out
+
+
+class Outage:
+    """One line when something that is tried again and again begins to fail, and one when it works again."""
+
+    def __init__(self, log: logging.Logger, what: str):
+        self._log = log
+        self._what = what
+        self._is_on = False
+
+    def failed(self, error: Exception) -> None:
+        """It failed."""
+        if not self._is_on:
+            self._is_on = True
+            self._log.error("%s failed, and is tried until it works: %s", self._what, error)
+
+    def worked(self) -> None:
+        """It worked."""
+        if self._is_on:
+            self._is_on = False
+            self._log.warning("%s works again", self._what)
 
 
 # --- configuration ----------------------------------------------------------------------------------------------------

@@ -92,6 +92,7 @@ class Ledger:
         """Ids of those that were stored in the end, and that come again."""
         self._away: StorageError | None = None
         """Why the last row could not be written. That row is kept and tried every second, until storage takes it."""
+        self._outage = logs.Outage(log, "writing rows of the ledger")
 
     def require(self) -> None:
         """Raise what storage said, as long as it takes no rows: then nothing may be begun that has to be recorded."""
@@ -271,7 +272,7 @@ class Ledger:
                 await self._flush_once()
             except StorageError as error:
                 self._away = error
-                log.error("ledger: %s; %d rows are kept and tried again", error, len(self._rows))
+                self._outage.failed(error)
                 await asyncio.sleep(1.0)
 
     async def _flush_once(self) -> None:
@@ -295,6 +296,7 @@ class Ledger:
                         self._lose(row, error.message)
             if not self._rows:
                 self._away = None
+                self._outage.worked()
             self._room.set()
             self._metrics.ledger_backlog.set((), len(self._rows))
 
