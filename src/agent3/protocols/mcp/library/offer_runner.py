@@ -6,7 +6,7 @@ Each is a call through all steps, as that of a tool is. Listing is safe from any
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from typing import Any
+from typing import Any, Unpack
 
 import msgspec
 from msgspec.structs import replace
@@ -18,7 +18,7 @@ from agent3.protocols.mcp.door.toolset import Completion, CompletionResult, Prom
 from agent3.protocols.mcp.library.catalogue import Version
 from agent3.protocols.mcp.library.offers import ResourceOffer, list_choices, read_arguments
 from agent3.protocols.mcp.library.rendering import restore_part
-from agent3.protocols.mcp.library.tool_runner import Listener, ToolRunner
+from agent3.protocols.mcp.library.tool_runner import CallOptions, ToolRunner
 
 __all__ = ["OfferRunner"]
 
@@ -53,10 +53,7 @@ class OfferRunner:
         principal: Principal = LOCAL,
         *,
         resumed: tuple[str, Mapping[str, Answer]] | None = None,
-        traceparent: str | None = None,
-        listener: Listener | None = None,
-        door: str = "library",
-        meta: Mapping[str, Any] | None = None,
+        **options: Unpack[CallOptions],
     ) -> Outcome:
         """The contents of a resource. NotFound is raised; other refusals are outcomes.
 
@@ -65,9 +62,8 @@ class OfferRunner:
         try:
             offer, values = self.find_resource(uri, principal)
         except NotFound as refusal:
-            await self._runner.refuse("resource", principal, refusal, traceparent, door)
+            await self._refuse("resource", principal, refusal, options)
             raise
-        options = {"traceparent": traceparent, "listener": listener, "door": door, "meta": meta}
         outcome = await self._run(offer.version, read_arguments(offer.schema, values), principal, resumed, options)
         if not isinstance(outcome, Done):
             return outcome
@@ -90,18 +86,14 @@ class OfferRunner:
         principal: Principal = LOCAL,
         *,
         resumed: tuple[str, Mapping[str, Answer]] | None = None,
-        traceparent: str | None = None,
-        listener: Listener | None = None,
-        door: str = "library",
-        meta: Mapping[str, Any] | None = None,
+        **options: Unpack[CallOptions],
     ) -> Outcome:
         """A prompt filled in, as parts. NotFound is raised; other refusals are outcomes."""
         offer = self._offers.find_prompt(name)
         if offer is None or not self._runner.visible(principal, offer.version):
             refusal = self._offers.unknown_prompt_error(name)
-            await self._runner.refuse("prompt", principal, refusal, traceparent, door)
+            await self._refuse("prompt", principal, refusal, options)
             raise refusal
-        options = {"traceparent": traceparent, "listener": listener, "door": door, "meta": meta}
         return await self._run(offer.version, read_arguments(offer.schema, arguments), principal, resumed, options)
 
     # Proposals
@@ -133,20 +125,26 @@ class OfferRunner:
             failed = Failed("target_failed", f"{version.name} must return a list of texts: {error}")
             raise error_of(failed) from None
 
+    async def _refuse(self, kind: str, principal: Principal, refusal: NotFound, options: CallOptions) -> None:
+        traceparent, door = options.get("traceparent"), options.get("door", "library")
+        await self._runner.refuse(kind, principal, refusal, traceparent, door)
+
     async def _run(
         self,
         version: Version,
         given: dict[str, Any],
         principal: Principal,
         resumed: tuple[str, Mapping[str, Answer]] | None,
-        options: dict[str, Any],
+        options: CallOptions,
     ) -> Outcome:
         """A first turn, or the next one of a job; large parts come back whole."""
         if resumed is None:
             outcome = await self._runner.call_offer(version, given, principal, **options)
         else:
             job, answers = resumed
-            outcome = await self._runner.answer(job, answers, principal, options["listener"], door=options["door"])
+            outcome = await self._runner.answer(
+                job, answers, principal, options.get("listener"), door=options.get("door", "library")
+            )
         if not isinstance(outcome, Done) or all(part.artifact is None for part in outcome.parts):
             return outcome
         parts = []

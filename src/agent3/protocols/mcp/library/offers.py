@@ -6,10 +6,9 @@ that says what it is, such as ``resource/weather``. Safe from any thread. It kno
 
 from __future__ import annotations
 
-import functools
 import inspect
 import re
-from collections.abc import Callable, Coroutine, Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -32,7 +31,7 @@ from agent3.protocols.mcp.door.toolset import (
     ResourceTemplate,
 )
 from agent3.protocols.mcp.library.catalogue import Catalogue, Version
-from agent3.protocols.mcp.library.returns import to_bytes_part
+from agent3.protocols.mcp.library.returns import adapt, to_bytes_part
 from agent3.protocols.mcp.library.uri_templates import UriTemplate
 from agent3.schema import FunctionSchema, from_function, nearest
 
@@ -156,7 +155,9 @@ class Offers:
             entry = msgspec.convert(_on_wire(shown), Prompt)
         except msgspec.ValidationError as error:
             raise SetupError(f"Prompt {name!r} is described wrongly: {error}") from None
-        version = self._add(f"prompt/{name}", adapt_messages(function), signature, text, {"read_only": True, **limits})
+        version = self._add(
+            f"prompt/{name}", adapt(function, _convert_messages), signature, text, {"read_only": True, **limits}
+        )
         offer = self._prompts[name] = PromptOffer(version, entry, properties)
         return offer
 
@@ -354,23 +355,8 @@ def _part_of(content: Any) -> Part:
     return found[0]
 
 
-def adapt_messages(function: Callable[..., Any]) -> Callable[..., Any]:
-    """The function of a prompt, returning its messages as parts. Its signature stays the same."""
-    if isinstance(function, functools.partial):
-        return functools.partial(adapt_messages(function.func), *function.args, **function.keywords)
-
-    async def await_and_adapt(value: Coroutine[Any, Any, Any]) -> Any:
-        return _adapt(await value)
-
-    @functools.wraps(function)
-    def run(*args: Any, **named: Any) -> Any:
-        value = function(*args, **named)
-        return await_and_adapt(value) if inspect.iscoroutine(value) else _adapt(value)
-
-    return run
-
-
-def _adapt(value: Any) -> Any:
+def _convert_messages(value: Any) -> Any:
+    """What the function of a prompt returned: its messages as parts."""
     if isinstance(value, (Done, Failed, Needs)) or inspect.isgenerator(value) or inspect.isasyncgen(value):
         return value
     meta: dict[str, Any] = {}
@@ -387,7 +373,7 @@ def _adapt(value: Any) -> Any:
 
 
 def to_prompt(done: Done) -> FilledPrompt:
-    """What ``adapt_messages`` made of a prompt, after its call."""
+    """What ``_convert_messages`` made of a prompt, after its call."""
     messages = []
     for part in done.parts:
         role = part.meta.get(_ROLE, "user")

@@ -10,7 +10,7 @@ from typing import Any
 from agent3.model import Artifact, Done, Part
 from agent3.protocols.functions.functions import parts_of
 
-__all__ = ["adapt_returns", "to_bytes_part"]
+__all__ = ["adapt", "convert_result", "to_bytes_part"]
 
 _MAGIC = (
     (b"\x89PNG\r\n\x1a\n", "image/png"),
@@ -20,23 +20,24 @@ _MAGIC = (
 )
 
 
-def adapt_returns(function: Callable[..., Any]) -> Callable[..., Any]:
-    """The function, returning values that the call core knows. Its signature stays the same."""
+def adapt(function: Callable[..., Any], convert: Callable[[Any], Any]) -> Callable[..., Any]:
+    """The function, with what it returns converted. Its signature stays the same."""
     if isinstance(function, functools.partial):
-        return functools.partial(adapt_returns(function.func), *function.args, **function.keywords)
+        return functools.partial(adapt(function.func, convert), *function.args, **function.keywords)
 
-    async def await_and_adapt(value: Coroutine[Any, Any, Any]) -> Any:
-        return _adapt(await value)
+    async def await_and_convert(value: Coroutine[Any, Any, Any]) -> Any:
+        return convert(await value)
 
     @functools.wraps(function)
     def run(*args: Any, **named: Any) -> Any:
         value = function(*args, **named)
-        return await_and_adapt(value) if inspect.iscoroutine(value) else _adapt(value)
+        return await_and_convert(value) if inspect.iscoroutine(value) else convert(value)
 
     return run
 
 
-def _adapt(value: Any) -> Any:
+def convert_result(value: Any) -> Any:
+    """What a tool returned, as the call core knows it."""
     if isinstance(value, bytes):
         return to_bytes_part(value)
     if isinstance(value, Artifact):

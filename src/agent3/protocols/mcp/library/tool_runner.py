@@ -10,7 +10,7 @@ import asyncio
 from collections.abc import Callable, Coroutine, Iterable, Mapping, Sequence
 from contextlib import AbstractAsyncContextManager, nullcontext, suppress
 from dataclasses import dataclass
-from typing import Any, Literal, TypeAlias, TypeVar
+from typing import Any, Literal, TypeAlias, TypedDict, TypeVar, Unpack
 
 from msgspec.structs import replace
 
@@ -43,7 +43,7 @@ from agent3.protocols.functions.standalone import Standalone
 from agent3.protocols.mcp.library.catalogue import Catalogue, Version
 from agent3.protocols.mcp.library.fair_queue import FairQueue
 from agent3.protocols.mcp.library.offers import Offers
-from agent3.protocols.mcp.library.returns import adapt_returns
+from agent3.protocols.mcp.library.returns import adapt, convert_result
 from agent3.protocols.mcp.library.security import (
     MCPInputValidator,
     MCPRateLimiter,
@@ -52,7 +52,7 @@ from agent3.protocols.mcp.library.security import (
 )
 from agent3.schema import nearest
 
-__all__ = ["DEPRECATED", "TRACE", "Listener", "Rules", "ToolRunner", "adapt_returns"]
+__all__ = ["DEPRECATED", "TRACE", "CallOptions", "Listener", "Rules", "ToolRunner"]
 
 log = logger("mcp")
 
@@ -73,6 +73,18 @@ _LONGEST_TASK = 30 * 86_400.0
 """Seconds for which a task holds its place."""
 _LONGEST_NAME = 200
 """Characters that the ledger keeps of an unknown name."""
+
+
+class CallOptions(TypedDict, total=False):
+    """What a call may bring besides its input."""
+
+    timeout: float | None
+    key: str | None
+    traceparent: str | None
+    listener: Listener | None
+    door: str
+    meta: Mapping[str, Any] | None
+    detach: bool
 
 
 @dataclass(frozen=True, slots=True)
@@ -175,52 +187,18 @@ class ToolRunner:
         wanted: str,
         arguments: Mapping[str, Any],
         principal: Principal = LOCAL,
-        *,
-        timeout: float | None = None,
-        key: str | None = None,
-        traceparent: str | None = None,
-        listener: Listener | None = None,
-        door: str = "library",
-        meta: Mapping[str, Any] | None = None,
-        detach: bool = False,
+        **options: Unpack[CallOptions],
     ) -> Outcome:
         """One call through all steps. CapabilityNotFound is raised; other refusals are outcomes."""
-        work = self.call_in_core(
-            wanted,
-            arguments,
-            principal,
-            timeout=timeout,
-            key=key,
-            traceparent=traceparent,
-            listener=self._listen_here(listener),
-            door=door,
-            meta=meta,
-            detach=detach,
-        )
-        return await self.run_anywhere(work)
+        options["listener"] = self._listen_here(options.get("listener"))
+        return await self.run_anywhere(self.call_in_core(wanted, arguments, principal, **options))
 
     async def call_offer(
-        self,
-        version: Version,
-        arguments: Mapping[str, Any],
-        principal: Principal = LOCAL,
-        *,
-        traceparent: str | None = None,
-        listener: Listener | None = None,
-        door: str = "library",
-        meta: Mapping[str, Any] | None = None,
+        self, version: Version, arguments: dict[str, Any], principal: Principal, **options: Unpack[CallOptions]
     ) -> Outcome:
         """One call, through all steps, of what is offered beside tools; refusals are outcomes."""
-        work = self._run(
-            version,
-            dict(arguments),
-            principal,
-            traceparent=traceparent,
-            listener=self._listen_here(listener),
-            door=door,
-            meta=meta,
-        )
-        return await self.run_anywhere(work)
+        options["listener"] = self._listen_here(options.get("listener"))
+        return await self.run_anywhere(self._run(version, arguments, principal, **options))
 
     async def refuse(
         self, name: str, principal: Principal, refusal: Agent3Error, traceparent: str | None, door: str
@@ -294,35 +272,18 @@ class ToolRunner:
         wanted: str,
         arguments: Mapping[str, Any],
         principal: Principal = LOCAL,
-        *,
-        timeout: float | None = None,
-        key: str | None = None,
-        traceparent: str | None = None,
-        listener: Listener | None = None,
-        door: str = "library",
-        meta: Mapping[str, Any] | None = None,
-        detach: bool = False,
+        **options: Unpack[CallOptions],
     ) -> Outcome:
         """``call`` inside the loop of the core. Whatever comes of it, the ledger has a row and a metric counts it."""
         began = self._env.monotonic()
         try:
             version = self.find(wanted, principal)
         except (RequestError, AccessError) as refusal:
+            traceparent, door = options.get("traceparent"), options.get("door", "library")
             await self._record_refusal(wanted[:_LONGEST_NAME], principal, refusal, traceparent, door)
             self._measure("unknown", "error", began)
             raise
-        return await self._run(
-            version,
-            dict(arguments),
-            principal,
-            timeout=timeout,
-            key=key,
-            traceparent=traceparent,
-            listener=listener,
-            door=door,
-            meta=meta,
-            detach=detach,
-        )
+        return await self._run(version, dict(arguments), principal, **options)
 
     async def _run(
         self,
@@ -505,7 +466,7 @@ class ToolRunner:
         agent = LocalAgent(self._agent.name, agent_id=self._agent.id)
         target = f"{version.name}@{version.version}"
         agent.add(
-            adapt_returns(version.function),
+            adapt(version.function, convert_result),
             name=target,
             description=definition.description,
             title=definition.title,
