@@ -203,6 +203,7 @@ def test_systemd_takes_the_unit_and_finds_little_exposed(tmp_path: Path) -> None
     unit = tmp_path / "agent3.service"
     text = (DEPLOY / "systemd" / "agent3.service").read_text()
     assert "ExecStart=/opt/agent3/bin/agent3 serve" in text
+    assert "StartLimitIntervalSec=0" in text, "a database that comes up late must not end it for good"
     unit.write_text(text.replace("/opt/agent3/bin/agent3", "/bin/true"))
     done = subprocess.run(["systemd-analyze", "verify", str(unit)], capture_output=True, text=True, timeout=60)
     assert (done.returncode, done.stdout, done.stderr) == (0, "", "")

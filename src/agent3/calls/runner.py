@@ -473,7 +473,9 @@ class Runner:
         found: Job | None = None
         while found is None:
             if self._env.monotonic() >= until:
-                text = "The database went away during this call and did not come back in time. Call it again."
+                text = "The database went away during this call and did not come back in time. "
+                sent = turn.bill.sent
+                text += "Find out whether it was done; call it again if it was not." if sent else "Call it again."
                 return failed_by(Interrupted(text))
             try:
                 await asyncio.sleep(pause)
@@ -489,7 +491,7 @@ class Runner:
             return None
         text = (
             "The database went away during this call, and the capability may not be repeated automatically. "
-            "Find out whether it was done, then call it again."
+            "Find out whether it was done; call it again if it was not."
         )
         return failed_by(Interrupted(text))
 

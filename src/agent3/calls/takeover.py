@@ -274,7 +274,7 @@ class Takeover:
             log.warning("job %s: interrupted by a restart", taken.id)
             text = (
                 "The gateway was restarted during this call, and the capability may not be repeated automatically. "
-                "Call it again."
+                "Find out whether it was done; call it again if it was not."
             )
             await runner.end_abandoned(taken, failed_by(Interrupted(text)), RECOVERY)
         return True
