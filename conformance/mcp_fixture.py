@@ -28,11 +28,11 @@ from agent3.errors import CapabilityNotFound, NotFound, ValidationError
 from agent3.gateway import Caller as GatewayCaller
 from agent3.gateway import Gateway
 from agent3.model import Answer, Call, Done, Event, Failed, Needs, Outcome, Part, Principal, Question
+from agent3.protocols.functions.client_requests import ask_client
 from agent3.protocols.functions.functions import Context, LocalAgent, LocalConnector
 from agent3.protocols.mcp.door.door import DoorOptions, MCPDoor
 from agent3.protocols.mcp.door.fast_lane import FastLane
 from agent3.protocols.mcp.door.gateway_tools import JobTasks
-from agent3.protocols.mcp.door.questions import roots_question, sampling_question
 from agent3.protocols.mcp.door.toolset import (
     URI,
     Caller,
@@ -209,6 +209,15 @@ INPUT_FIRST = {"test_tool_with_task"}
 """These ask before they become a task."""
 REQUIRED = {"failing_job", "test_tool_with_task"}
 """These do not run for a client that cannot follow tasks."""
+
+
+def _ask_model(question_id: str, text: str, *, max_tokens: int) -> Question:
+    params = {"messages": [{"role": "user", "content": {"type": "text", "text": text}}], "maxTokens": max_tokens}
+    return ask_client(question_id, text, {"method": "sampling/createMessage", "params": params})
+
+
+def _ask_folders(question_id: str) -> Question:
+    return ask_client(question_id, "Which folders may be used?", {"method": "roots/list"})
 
 
 class Fixture:
@@ -433,7 +442,7 @@ class Fixture:
     @tool(form(prompt=STRING))
     async def test_sampling(self, given: dict[str, Any], caller: Caller) -> Outcome:
         """Asks the client's model"""
-        return ask("test_sampling", sampling_question("reply", given["prompt"], max_tokens=100))
+        return ask("test_sampling", _ask_model("reply", given["prompt"], max_tokens=100))
 
     @after("test_sampling")
     async def _sampled(self, kept: dict[str, Any], answers: dict[str, Answer], caller: Caller) -> Outcome:
@@ -478,7 +487,7 @@ class Fixture:
     @tool()
     async def test_input_required_result_sampling(self, given: dict[str, Any], caller: Caller) -> Outcome:
         """Asks the client's model for a capital"""
-        return ask("capital", sampling_question("capital_question", "What is the capital of France?", max_tokens=100))
+        return ask("capital", _ask_model("capital_question", "What is the capital of France?", max_tokens=100))
 
     @after("capital")
     async def _capital(self, kept: dict[str, Any], answers: dict[str, Answer], caller: Caller) -> Outcome:
@@ -487,7 +496,7 @@ class Fixture:
     @tool()
     async def test_input_required_result_list_roots(self, given: dict[str, Any], caller: Caller) -> Outcome:
         """Asks for the client's folders"""
-        return ask("roots", roots_question("client_roots"))
+        return ask("roots", _ask_folders("client_roots"))
 
     @after("roots")
     async def _rooted(self, kept: dict[str, Any], answers: dict[str, Answer], caller: Caller) -> Outcome:
@@ -513,8 +522,8 @@ class Fixture:
         return ask(
             "several",
             Question("user_name", "What is your name?", NAME),
-            sampling_question("greeting", "Generate a greeting", max_tokens=50),
-            roots_question("client_roots"),
+            _ask_model("greeting", "Generate a greeting", max_tokens=50),
+            _ask_folders("client_roots"),
         )
 
     @after("several")
@@ -539,7 +548,7 @@ class Fixture:
     async def test_input_required_result_capabilities(self, given: dict[str, Any], caller: Caller) -> Outcome:
         """Asks only what the client can answer"""
         possible = {
-            "sampling": sampling_question("sample", "Say hello", max_tokens=50),
+            "sampling": _ask_model("sample", "Say hello", max_tokens=50),
             "form": Question("ask", "What is your name?", NAME),
         }
         asked = [question for power, question in possible.items() if power in caller.can]

@@ -52,8 +52,6 @@ def test_a_call_a_notification_and_a_response_are_told_apart() -> None:
     assert parse(b'{"jsonrpc":"2.0","id":"x","result":null}') == Response("x", None)
     failure = {"code": -1, "message": "no"}
     assert parse(json.dumps({"jsonrpc": "2.0", "id": 1, "error": failure}).encode()) == Response(1, UNSET, failure)
-    assert not Request("m", None, None).is_notification
-    assert Request("m").is_notification
 
 
 @pytest.mark.parametrize(

@@ -94,10 +94,6 @@ class Request:
     params: dict[str, Any] | list[Any] | None = None
     id: Id | UnsetType = UNSET
 
-    @property
-    def is_notification(self) -> bool:
-        return isinstance(self.id, UnsetType)
-
 
 @dataclass(frozen=True, slots=True)
 class Response:

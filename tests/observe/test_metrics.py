@@ -200,7 +200,7 @@ def test_a_level_goes_up_and_down_and_is_removed_with_its_subject() -> None:
     level = Level("depth", "", ("agent_id",), registry=registry, cap=2)
     level.set(("a",), 5)
     level.inc(("a",))
-    level.dec(("a",), 2)
+    level.inc(("a",), -2)
     level.set(("b",), 1)
     level.set(("c",), 7)
     assert registry.get_sample_value("depth", {"agent_id": "a"}) == 4

@@ -21,7 +21,7 @@ from agent3.storage import BlobStore, Database, Row, Transaction
 from agent3.storage.audit import ACTOR, Signer, record
 from agent3.storage.rests import rest_after
 
-__all__ = ["ERASED", "PersonalData"]
+__all__ = ["PersonalData"]
 
 _PAGE = 200
 _AT_ONCE = 50
@@ -82,8 +82,6 @@ _KINDS = (
     _Kind("changes of configuration", "audit", "who = ?", ("number",)),
     _Kind("client", "clients", "id = ?"),
 )
-ERASED = tuple(one.name for one in _KINDS if one.table not in ("audit", "clients"))
-"""The kinds that are deleted. Changes of configuration lose the name alone, and a client is removed by its operator."""
 
 
 class PersonalData:

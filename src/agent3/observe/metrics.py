@@ -211,10 +211,6 @@ class Level(_Scalar):
         with self._lock:
             child.value += amount
 
-    def dec(self, labels: Labels = (), amount: float = 1.0) -> None:
-        """Lower it by ``amount``."""
-        self.inc(labels, -amount)
-
 
 class Timing(Bounded[Spread]):
     """How long something takes, in seconds."""

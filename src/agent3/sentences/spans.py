@@ -30,9 +30,6 @@ class Span:
     unit: str = ""
     other: Any = None
 
-    def overlaps(self, another: Span) -> bool:
-        return self.start < another.end and another.start < self.end
-
 
 MONTHS = {
     word: number

@@ -23,7 +23,6 @@ from agent3.errors import NotFound
 from agent3.model import Done, Needs, Outcome, Part, Principal
 from agent3.protocols.mcp.door import fast_lane
 from agent3.protocols.mcp.door.door import DoorOptions, MCPDoor
-from agent3.protocols.mcp.door.questions import sampling_question
 from agent3.protocols.mcp.door.requests import parse_features
 from agent3.protocols.mcp.door.toolset import (
     ANNOTATIONS,
@@ -158,12 +157,6 @@ def test_a_client_is_asked_for_its_model_and_its_folders(mode: str) -> None:
             assert shown.content == [wire.TextContent(text="Client exposed 2 root(s).")]
 
     run(story())
-
-
-def test_a_question_for_the_model_that_the_protocol_does_not_have_is_refused_at_once() -> None:
-    assert sampling_question("q", "Hello?", systemPrompt="Be brief").id == "q"
-    with pytest.raises(ValueError):
-        sampling_question("q", "Hello?", messages="nonsense")
 
 
 # News

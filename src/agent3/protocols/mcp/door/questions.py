@@ -23,8 +23,7 @@ from agent3.observe.logs import get as logger
 from agent3.protocols.mcp.door.requests import strict_base64
 from agent3.protocols.mcp.meta_keys import REQUEST
 
-__all__ = ["Pause", "Reply", "StateTokens", "feature_for", "parse_reply", "roots_question", "sampling_question",
-           "to_answer", "to_answers", "to_request"]  # fmt: skip
+__all__ = ["Pause", "Reply", "StateTokens", "feature_for", "parse_reply", "to_answer", "to_answers", "to_request"]
 
 log = logger("mcp")
 
@@ -37,23 +36,6 @@ _REPLIES: dict[str, tuple[type[Reply], ...]] = {
     "url": (wire.ElicitResult,),
 }
 """The types of a reply, by the feature that gives it."""
-
-
-def sampling_question(question_id: str, text: str, *, max_tokens: int = 1000, **params: Any) -> Question:
-    """A question for the client's own model; ``params`` by the protocol's names, ``messages`` for more than a text.
-
-    The answer's data is the protocol's CreateMessageResult. ValueError for parameters that it does not have.
-    """
-    messages = [{"role": "user", "content": {"type": "text", "text": text}}]
-    body = {"messages": messages, "maxTokens": max_tokens, **params}
-    wire.CreateMessageRequestParams.model_validate(body)
-    request = {"method": "sampling/createMessage", "params": body}
-    return Question(question_id, text, {"type": "object", REQUEST: request})
-
-
-def roots_question(question_id: str) -> Question:
-    """Which folders the client lets us see. The answer's data is the protocol's ListRootsResult."""
-    return Question(question_id, "Which folders may be used?", {"type": "object", REQUEST: {"method": "roots/list"}})
 
 
 # Asking
