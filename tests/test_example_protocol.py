@@ -208,7 +208,7 @@ def test_its_question_is_asked_until_the_answer_fits(home: House, weather: Stati
     asked = home.call("weather-station", "Ulm", capability="umbrella").json
     assert [question["text"] for question in asked["questions"]] == ["For which day?"]
     wrong = home.call("weather-station", "never", metadata={"job": asked["job"]}).json
-    assert wrong["questions"][0]["text"].startswith("For which day? (not taken: ")
+    assert wrong["questions"][0]["text"].startswith("For which day? (invalid: ")
     done = home.call("weather-station", "today", metadata={"job": asked["job"]}).json
     assert done["result"] == "An umbrella waits in Ulm today."
 

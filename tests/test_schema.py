@@ -130,17 +130,17 @@ def test_beyond_ten_faults_the_rest_is_counted() -> None:
         ({"pattern": "^a"}, "b", "must match the pattern '^a', got 'b'"),
         ({"minItems": 1}, [], "must have at least 1 items, got 0"),
         ({"maxItems": 1}, [1, 2], "must have at most 1 items, got 2"),
-        ({"uniqueItems": True}, [1, 1.0], "must not hold the same item twice"),
+        ({"uniqueItems": True}, [1, 1.0], "must not contain the same item twice"),
         ({"minProperties": 1}, {}, "must have at least 1 properties, got 0"),
         ({"maxProperties": 0}, {"a": 1}, "must have at most 0 properties, got 1"),
         ({"const": 3}, 4, "must be 3, got 4"),
         ({"const": 1}, True, "must be 1, got True"),
         ({"type": ["string", "null"]}, 3, "has invalid type. Expected string or null, got int"),
         ({"anyOf": [{"type": "string"}, {"type": "null"}]}, 3, "has invalid type. Expected string or null, got int"),
-        ({"anyOf": [{"minimum": 5}, {"maximum": 1}]}, 3, "fits none of its 2 alternatives, got 3"),
-        ({"oneOf": [{"minimum": 1}, {"maximum": 5}]}, 3, "fits 2 of its 2 alternatives, but must fit just one"),
-        ({"not": {"type": "string"}}, "a", "must not be like 'a'"),
-        ({"contains": {"type": "string"}}, [1], "must hold at least 1 items of the wanted kind, got 0"),
+        ({"anyOf": [{"minimum": 5}, {"maximum": 1}]}, 3, "matches none of its 2 alternatives, got 3"),
+        ({"oneOf": [{"minimum": 1}, {"maximum": 5}]}, 3, "matches 2 of its 2 alternatives, but must match exactly one"),
+        ({"not": {"type": "string"}}, "a", "must not match 'a'"),
+        ({"contains": {"type": "string"}}, [1], "must contain at least 1 matching items, got 0"),
         ({"if": {"type": "string"}, "then": {"minLength": 2}}, "a", "must have at least 2 characters, got 1"),
         ({"allOf": [{"minimum": 2}]}, 1, "must be at least 2, got 1"),
     ],
@@ -200,7 +200,7 @@ def test_another_noun_is_used_for_what_is_no_input() -> None:
 
 def test_a_verdict_without_explanation_still_says_what_failed() -> None:
     definition = {"prefixItems": [True], "unevaluatedItems": False}
-    assert message(definition, [1, 2]) == "Input does not fit its schema"
+    assert message(definition, [1, 2]) == "Input does not match its schema"
 
 
 # Verdicts
@@ -435,7 +435,7 @@ def test_a_bomb_of_references_is_refused_at_once(definition: dict[str, Any]) -> 
 def test_a_value_too_large_for_a_schema_of_many_references_is_refused() -> None:
     one = schema.compile({"items": {"$ref": "#/$defs/d0"}, "$defs": doubling(12, {"type": "object"})["$defs"]})
     one.check([{}])
-    with pytest.raises(TooLarge, match="too much work"):
+    with pytest.raises(TooLarge, match="too expensive"):
         schema.compile(
             {
                 "items": {"$ref": "#/$defs/d0"},
@@ -496,9 +496,10 @@ def test_where_the_budget_ends_the_verdict_stands_without_its_reasons() -> None:
     union = {"items": {"anyOf": [of(k={"const": number}) for number in range(50)]}}
     value: list[Any] = [{"k": 49} for _ in range(4_900)]
     assert (
-        message(union, [*value[:10], {"k": 50}]) == "Parameter '[10]' fits none of its 50 alternatives, got {'k': 50}"
+        message(union, [*value[:10], {"k": 50}])
+        == "Parameter '[10]' matches none of its 50 alternatives, got {'k': 50}"
     )
-    assert message(union, [*value, {"k": 50}]) == "Input does not fit its schema"
+    assert message(union, [*value, {"k": 50}]) == "Input does not match its schema"
 
 
 def test_the_pattern_engine_is_linear() -> None:

@@ -426,7 +426,7 @@ def test_what_a_target_says_neither_undoes_a_set_price_nor_locks_its_callers_out
         dear = Done((Part(text="x"),), usage=Usage(1, 1e11))
         async with house(":memory:", dear, costs=Costs(reported_per_call=2.0), **ONE) as it:
             ended = await it.call(agent="local")
-            assert _meta(ended)[NOTICES] == ["local says that this call cost $1e+11; $2 of it are counted."]
+            assert _meta(ended)[NOTICES] == ["local reports a cost of $1e+11 for this call; $2 are counted."]
             assert await it.spent() == [2.0]
             assert it.value("agent3_reported_costs_capped_total", agent="local") == 1
             assert await it.codes(1, agent="a2a") == ["done"]
@@ -573,7 +573,7 @@ def test_an_agent_has_a_rate_that_all_callers_share_and_says_when_to_come_back(u
             assert (refused.code, refused.retryable) == ("rate_limited", True)
             assert refused.retry_after is not None
             assert 0 < refused.retry_after <= 60
-            assert "Agent 'mcp' takes 1 calls a minute in all" in refused.message
+            assert "Agent 'mcp' accepts 1 calls per minute in total" in refused.message
             assert await it.codes(5, agent="a2a") == ["done"] * 5
             assert len(it.script.calls) == 8
 

@@ -78,7 +78,7 @@ def test_a_key_has_one_job_however_many_end_at_once(url: str) -> None:
         assert len({job.id for job in other}) == 20
         rows = await database.all("SELECT job FROM job_events WHERE job NOT IN (SELECT id FROM jobs)")
         assert rows == []
-        with pytest.raises(Conflict, match="was used for another call"):
+        with pytest.raises(Conflict, match="was already used for a different call"):
             await jobs.ended.add(a_call(key="k", input={"other": 1}), DONE, [])
 
     on(url, story)

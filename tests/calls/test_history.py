@@ -172,7 +172,7 @@ def test_following_shows_each_call_once_when_it_has_ended(url: str) -> None:
 @pytest.mark.parametrize("wanted", [Wanted(limit=0), Wanted(limit=1_001), Wanted(cursor="?"), Wanted(status="bogus")])
 def test_an_impossible_page_is_refused(wanted: Wanted) -> None:
     async def story(database: Database) -> None:
-        with pytest.raises(ValidationError, match=r"limit|cursor|Unknown status 'bogus'. There are done, failed"):
+        with pytest.raises(ValidationError, match=r"limit|cursor|Unknown status 'bogus'. Known are done, failed"):
             await History(database, SeededEnv()).find(LOCAL, wanted)
 
     using(":memory:", story)

@@ -150,7 +150,7 @@ def test_an_answer_must_be_for_the_turn_and_the_question_that_wait() -> None:
             assert (await here.job(job)).answers == said(q1="s")
             await _done(here.runner.answer(CLIENT, job, said(q1="l", q2=2)))
             assert (await here.job(job)).answers == said(q1="s", q2=2), "what was answered is not answered again"
-            with pytest.raises(TurnTaken, match="waits for no answer"):
+            with pytest.raises(TurnTaken, match="is not waiting for an answer"):
                 await here.answer(first, q1="s")
 
     run(story())
@@ -957,7 +957,7 @@ def test_a_turn_that_tells_too_much_is_ended(target: Any, key: str | None, bound
             assert 8 < len(heard) <= 12
             stored = [row["kind"] for row in await it.rows("job_events")]
             assert stored == ([*["status"] * len(heard), "turn"] if key else [])
-            assert 'agent3_events_dropped_total{reason="more than a turn may tell"}' in _page(it)
+            assert 'agent3_events_dropped_total{reason="too many events in one turn"}' in _page(it)
             task = asyncio.current_task()
             assert task is not None
             assert not task.cancelling()

@@ -493,7 +493,7 @@ def test_bad_answers_are_asked_for_again_and_good_ones_kept() -> None:
     again, call = answered(**good, s=Answer("accept", "c"))
     assert isinstance(again, Needs)
     assert [one.id for one in again.questions] == ["s"]
-    assert again.questions[0].text.startswith("Which? (not taken: ")
+    assert again.questions[0].text.startswith("Which? (invalid: ")
     assert again.questions[0].schema == questions[1].schema
     assert (again.state, call.live.answers) == ({"kept": 1}, good)
     missing, _ = answered()
@@ -1013,7 +1013,7 @@ def test_a_result_that_breaks_its_schema_is_malformed() -> None:
     step = sanitize(1000)
     assert through(step, Script(DONE), a_call(output_schema=schema)) == DONE
     wrong = failed(through(step, Script(Done((Part(data=1),))), a_call(output_schema=schema)), "malformed_response")
-    assert "breaks its own schema" in wrong.message
+    assert "does not match its own schema" in wrong.message
     assert through(step, Script(DOWN), a_call(output_schema=schema)) == DOWN
 
 
@@ -1173,5 +1173,5 @@ def test_the_secret_is_taken_out_of_exceptions(error: Exception) -> None:
 
 def test_a_route_without_a_connector_is_unavailable() -> None:
     for route in (None, Route("nothing", "x")):
-        with pytest.raises(Unavailable, match="no connector speaks it"):
+        with pytest.raises(Unavailable, match="no connector for protocol"):
             run(_awaited(Chain(parts(connectors={"a": Script()}, park=None), ())(a_call(route=route))))

@@ -431,10 +431,10 @@ def test_an_address_shows_that_it_wants_to_be_told_before_anything_is_sent_there
                 ):
                     receiver.prove = prove
                     for _ in range(2):  # the second time it is not asked again
-                        with pytest.raises(SecurityError, match="did not show that it wants them"):
+                        with pytest.raises(SecurityError, match="did not confirm that it wants callbacks"):
                             await outbox.check("alice", f"http://hooks.example:{port}/{number}")
                 assert len(receiver.asked) == 4
-                with pytest.raises(SecurityError, match="did not show"):  # a name that only begins like this machine
+                with pytest.raises(SecurityError, match="did not confirm"):  # a name that only begins like this machine
                     await outbox.check("alice", f"http://127.example:{port}/")
                 with pytest.raises(SecurityError, match="validationToken"):  # what one owner was granted is its own
                     await outbox.check("bob", f"http://hooks.example:{port}/a?x=1#part")
@@ -450,7 +450,7 @@ def test_an_address_shows_that_it_wants_to_be_told_before_anything_is_sent_there
                 )
                 await outbox.check("alice", old)
                 assert len(receiver.asked) == 6
-                with pytest.raises(SecurityError, match="did not show"):
+                with pytest.raises(SecurityError, match="did not confirm"):
                     await outbox.check("bob", old)
             for how in ({"allow_hosts": ("hooks.example",)}, {"challenge": False}):
                 async with an_outbox(database, start=False, **how) as outbox:

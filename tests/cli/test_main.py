@@ -260,7 +260,7 @@ def test_a_question_without_a_person_ends_with_code_three_and_the_command_to_go_
     done = at(*[word.replace("ANSWER", "tuna") for word in words[1:]], "--json")
     assert (done.code, done.json["result"]["size"]) == (0, "large")
     late = at(*[word.replace("ANSWER", "ham") for word in words[1:]])
-    assert (late.code, "waits for no answer" in late.err) == (2, True)
+    assert (late.code, "is not waiting for an answer" in late.err) == (2, True)
     as_json = at("call", "pizza", "a pizza", "--json")
     assert (as_json.code, as_json.json["status"]) == (3, "needs")
     job = as_json.json["job"]
@@ -737,7 +737,7 @@ def test_a_batch_is_read_from_a_file_or_from_standard_input(at: Command, tmp_pat
 
 
 def test_errors_name_commands_and_leave_the_names_of_capabilities() -> None:
-    said = "Agent 'gw' has no capability 'x' that you can call. It has agent3_call, agent3_search: use agent3_select."
+    said = "Agent 'gw' has no capability 'x' that you may call. It has agent3_call, agent3_search: see agent3_select."
     assert with_command_names(said).endswith("It has agent3_call, agent3_search: use agent3 show.")
     assert with_command_names("Use agent3_search to find one.") == "Use agent3 search to find one."
     assert with_command_names("There is no tool 'agent3_call'.") == "There is no tool 'agent3_call'."
@@ -747,7 +747,7 @@ def test_a_name_that_the_running_gateway_has_itself_is_not_added(at: Command) ->
     steps = [{"action_type": "navigate", "value": "https://shop.example/"}]
     shop = {"interface_id": "shop", "name": "Shop", "base_url": "https://shop.example", "actions": {"go": steps}}
     taken = at("add", json.dumps(shop), "--name", "echo")
-    assert "The running gateway has an agent 'echo' of its own. Give another --name." in taken.err
+    assert "The running gateway already has an agent 'echo' of its own. Choose another --name." in taken.err
     assert taken.code == 2
     kept = at("remove", "echo")
     assert (kept.code, "agent3 stop echo" in kept.err) == (4, True)

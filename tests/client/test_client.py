@@ -153,7 +153,7 @@ def test_questions_are_answered_one_by_one_together_or_by_a_function(client: Cli
     assert [question.text for question in asked.questions] == ["One?", "Two?"]
     with pytest.raises(Conflict, match=r"it asks: One\? Two\?"):
         _ = asked.value
-    with pytest.raises(ValidationError, match=r"no question 'zz'. Give the answers by these ids: q1, q2"):
+    with pytest.raises(ValidationError, match=r"no question 'zz'. Its questions are: q1, q2"):
         client.answer(asked, {"zz": 3})
     third = client.answer(asked, {"q1": 1, "q2": "b"})
     assert third.questions[0].text == "Three?"
@@ -212,7 +212,7 @@ def test_a_job_is_waited_for_and_cancelled(client: Client) -> None:
     assert job.status == "working"
     with pytest.raises(Conflict, match="still works"):
         _ = job.value
-    with pytest.raises(CallTimeout, match=r"still works after 0\.2 s"):
+    with pytest.raises(CallTimeout, match=r"is still working after 0\.2 s"):
         client.wait(job, 0.2)
     holding.set()
     assert client.wait(job, 60).text == "let go"
@@ -305,7 +305,7 @@ def test_the_gateway_of_this_machine_is_found_as_the_commands_find_it(
     monkeypatch.setenv("AGENT3_DATA", str(tmp_path))
     monkeypatch.delenv("AGENT3_SERVER", raising=False)
     monkeypatch.chdir(tmp_path)
-    with pytest.raises(SetupError, match="No gateway runs on this machine"):
+    with pytest.raises(SetupError, match="No gateway is running on this machine"):
         Client()
     with gateway(tmp_path, "--demo") as running:
         with Client() as found:

@@ -222,7 +222,7 @@ def test_rest_and_ask_and_mcp_ask_the_same(gateway: Hosted) -> None:
 def test_an_answer_may_be_a_sentence_and_one_that_says_nothing_is_asked_again(gateway: Hosted) -> None:
     job = gateway.call("desk", VAGUE).json["job"]
     again = gateway.post(f"/v1/calls/{job}/answer", {"message": "whatever"}).json
-    assert again["questions"][0]["text"].endswith("(not taken: 'whatever')")
+    assert again["questions"][0]["text"].endswith("(invalid: 'whatever')")
     done = gateway.post(f"/v1/calls/{job}/answer", {"message": "tell the weather in Paris"}).json
     assert "sunny in Paris" in str(done)
     declined = gateway.call("desk", VAGUE).json["job"]
@@ -245,7 +245,7 @@ def test_the_question_is_in_the_language_of_the_message() -> None:
         "It is not clear what Farm should do. Which one do you mean?\n- sow: Does sow.\n- reap: Does reap."
     )
     assert write_question("Farm", offered * 15, "quiero que lo hagas hoy por favor").endswith(
-        "… y 10 más, por su nombre."
+        "… y 10 más; indique el nombre."
     )
 
 
@@ -277,7 +277,7 @@ def test_what_a_caller_may_not_call_is_neither_listed_nor_chosen(
         answer = f"/v1/calls/{asked['job']}/answer"
         for name in ("secret", "nothing"):  # whether it is there is not told
             again = ada.post(answer, {"message": name}).json
-            assert again["questions"][0]["text"].endswith(f"(not taken: '{name}')")
+            assert again["questions"][0]["text"].endswith(f"(invalid: '{name}')")
         # The question was no call: the only one of this minute is still to be had.
         assert ada.post(answer, {"message": "rate"}).json["result"] == f"rate of {VAGUE}"
         refused = ada.post(f"/v1/calls/{ada.call('desk', VAGUE).json['job']}/answer", {"message": "rate"})

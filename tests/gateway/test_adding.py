@@ -423,7 +423,7 @@ def test_an_ai_catalog_is_added_and_decides_nothing_about_what_runs_here(tmp_pat
             results = {one.name: one for one in await add_all(server, f"{url}/.well-known/ai-catalog.json")}
             assert {name for name, one in results.items() if one.agent is not None} == {"Inline", "Linked", "Itself"}
             assert isinstance(results["Program"].error, SetupError)
-            assert "does not decide what runs here" in results["Program"].error.message
+            assert "may not decide what runs here" in results["Program"].error.message
             assert isinstance(await call(server, "linked", "echo", {"text": "hi"}), Done)
 
     with served(tmp_path / "notes") as upstream:
@@ -496,8 +496,8 @@ def test_a_catalog_names_no_program_no_secret_and_no_private_host(
             assert not ran.exists()
             assert seen == []
             why = [one.error.message for one in results if one.error is not None]
-            assert len([text for text in why if "does not decide what runs here" in text]) == 3
-            assert len([text for text in why if "does not decide who gets one" in text]) == 6
+            assert len([text for text in why if "may not decide what runs here" in text]) == 3
+            assert len([text for text in why if "may not decide who gets one" in text]) == 6
 
     run(story())
 

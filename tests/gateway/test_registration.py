@@ -50,7 +50,9 @@ async def call(server: Server, agent: str, capability: str, given: Any = None) -
 def test_an_ordinary_website_is_told_the_way_to_an_interface(tmp_path: Path) -> None:
     async def story(url: str) -> None:
         async with gateway(tmp_path) as server:
-            with pytest.raises(TargetError, match=f"agent3 web learn {url} --out site.yaml, and: agent3 add site.yaml"):
+            with pytest.raises(
+                TargetError, match=f"agent3 web learn {url} --out site.yaml, then: agent3 add site.yaml"
+            ):
                 await add(server, url)
 
     with Site({"/": "<!doctype html><title>Tea</title><h1>Tea</h1>"}) as site:
@@ -208,8 +210,8 @@ WRONG = [
     ("ftp://example.com/mcp", "'ftp' addresses"),
     ("missing.json", "cannot be read"),
     ("{not json}", "not JSON"),
-    ('{"mcpServers": {"x": {"url": "https://x/", "key": "sk-123"}}', "The JSON that was given is not JSON"),
-    ('{"sk-123": {"mcp": 1}}', "The JSON that was given holds no MCP servers"),
+    ('{"mcpServers": {"x": {"url": "https://x/", "key": "sk-123"}}', "The given document is not JSON"),
+    ('{"sk-123": {"mcp": 1}}', "The given document contains no MCP servers"),
     ('{"other": 1}', "no MCP servers"),
     ('{"mcpServers": {"x": {}}}', 'neither a "url" nor a "command"'),
     ('{"mcpServers": {"x": {"command": "x", "args": ["--api-key", "sk-123"]}}}', "'api-key' of the command holds"),

@@ -406,7 +406,7 @@ STRING, NUMBER, INTEGER = {"type": "string"}, {"type": "number"}, {"type": "inte
         (({"a": INTEGER}, ["a"]), ({"a": NUMBER}, ["a"]), {}, None),
         (({"a": NUMBER}, ["a"]), ({"a": INTEGER}, ["a"]), {}, "do not fit"),
         (({"a": STRING}, ["a"]), ({"b": STRING}, ["b"]), {}, "needs 'b'"),
-        (({"a": STRING}, []), ({"a": STRING}, ["a"]), {}, "may be left out"),
+        (({"a": STRING}, []), ({"a": STRING}, ["a"]), {}, "is optional"),
         (({"a": {"type": "string", "default": "x"}}, []), ({"a": STRING}, ["a"]), {}, None),
         (({"a": STRING, "b": STRING}, ["a", "b"]), ({"a": STRING}, ["a"]), {}, "'b', which theirs has no input for"),
         (({"a": STRING, "b": STRING}, ["a"]), ({"a": STRING}, ["a"]), {}, None),
@@ -457,7 +457,7 @@ def test_a_dotted_name_means_what_there_is(tmp_path: Path) -> None:
             made.run(routes.split_name("meteo.outlok"))
         with pytest.raises(CapabilityNotFound, match="no agent"):
             made.run(routes.split_name("nobody.does"))
-        with pytest.raises(ValidationError, match="names no capability"):
+        with pytest.raises(ValidationError, match="is not the name of a capability"):
             made.run(routes.split_name("nobody"))
 
 

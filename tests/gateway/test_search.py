@@ -180,8 +180,8 @@ def test_a_hit_without_any_of_the_words_says_that_it_is_only_near(monkeypatch: p
         async with opened(FX) as server:
             monkeypatch.setattr(Directory, "search", near)
             found = await ask(server, "dinero extranjero")
-            assert found["agents"][0]["why"] == "near in meaning"
-            assert found["hint"].startswith("None of them has your words.")
+            assert found["agents"][0]["why"] == "similar meaning"
+            assert found["hint"].startswith("None of these matches your words closely.")
 
     run(story())
 
@@ -282,7 +282,7 @@ def test_what_only_the_description_of_its_agent_names_is_left_out_beside_better_
 def test_a_filter_that_nothing_can_meet_names_what_there_is() -> None:
     async def story() -> None:
         async with opened(FX, BANK) as server:
-            with pytest.raises(ValidationError, match=r"Unknown protocol 'htp'\. There are a2a, .*mcp"):
+            with pytest.raises(ValidationError, match=r"Unknown protocol 'htp'\. Known are a2a, .*mcp"):
                 await ask(server, "money", filters={"protocol": "htp"})
             nothing = await ask(server, "money", filters={"mediaType": "image/png"})
             assert "takes or gives 'image/png', only application/json, text/csv" in nothing["hint"]

@@ -81,7 +81,7 @@ def test_a_rule_may_look_at_arguments() -> None:
         ]
     )
     route = (Route("mcp", "x"),)
-    assert access.allows(BOB, "bank", "pay", "mcp"), "with some arguments"
+    assert access.allows(BOB, "bank", "pay", "mcp"), "with certain arguments"
     assert access.shows(BOB, "bank", "pay", route)
     assert access.looks_at_arguments(BOB, "bank", "pay", route)
     assert not access.looks_at_arguments(BOB, "bank", "other", route)

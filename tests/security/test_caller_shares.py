@@ -122,7 +122,7 @@ def test_large_results_of_one_client_are_bounded_in_number_and_bytes() -> None:
             store = ArtifactStore(database, Blobs(None), REAL, most=2, most_bytes=100)
             ann, ben, me = (a_call(one) for one in (Principal("ann"), Principal("ben"), LOCAL))
             await store.store(ann, b"x" * 60, None, "text/plain")
-            with pytest.raises(TooLarge, match="60 bytes of large results are kept for client ann"):
+            with pytest.raises(TooLarge, match="Client ann already has 60 bytes of large results"):
                 await store.store(ann, b"x" * 41, None, "text/plain")
             await store.store(ann, b"x" * 40, None, "text/plain")
             with pytest.raises(TooLarge, match="2 large results"):

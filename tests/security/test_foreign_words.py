@@ -82,7 +82,7 @@ def test_a_name_that_deceives_is_refused(name: str) -> None:
     kept = admit_described(agent(Capability(name=name), Capability(name="other")), Route("mcp", "https://x.example"))
     assert [one.name for one in kept.capabilities] == ["other"]
     if name:
-        with pytest.raises(Exception, match="Give another --name"):
+        with pytest.raises(Exception, match="Choose another --name"):
             check_name(agent(name=name))
 
 

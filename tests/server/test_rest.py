@@ -71,7 +71,7 @@ def test_json_as_a_message_says_so_by_its_input_mode(door: Door) -> None:
     assert answer["result"] == 2
     wrong = door.call("calculator", "{", inputMode="application/json")
     assert wrong.status == 422
-    assert "claims to be application/json" in wrong.json["error"]
+    assert "is not valid application/json" in wrong.json["error"]
 
 
 def test_a_call_that_fails_keeps_its_form_and_has_the_status_of_the_failure(door: Door) -> None:

@@ -109,7 +109,7 @@ class Approvals:
         for number, rule in enumerate(self._rules, 1):
             check_conditions(rule.arguments, f"approvals, rule {number}")
             if rule.hours < 0:
-                raise SetupError(f"approvals, rule {number}: hours = {rule.hours:g}. It must not be below 0.")
+                raise SetupError(f"approvals, rule {number}: hours = {rule.hours:g} must not be negative.")
 
     # Asking
 
@@ -130,7 +130,7 @@ class Approvals:
         now = self._env.now()
         request = Request(
             self._env.id(),
-            rule.why or f"Calls of {call.agent}.{call.capability} need somebody's approval.",
+            rule.why or f"Calls to {call.agent}.{call.capability} need approval.",
             now + min(rule.hours * 3_600.0, self._longest),
             rule.approvers,
             rule.itself,
@@ -143,13 +143,16 @@ class Approvals:
         """The same for an approval that is asked for already."""
         hours = max(0.0, request.expires - self._env.now()) / 3_600.0
         who = ", ".join(request.approvers) or f"operators and clients with the scope {APPROVE}"
-        text = f"{call.agent}.{call.capability} needs approval: {request.why} "
+        text = f"{call.agent}.{call.capability} needs approval: {request.why}"
         if request.itself:
             if request.input is not None:
-                text += f"It is called with {_show(request.input, sensitive)}. "
-            text += f"Approve it? It is dropped in {hours:.1f} hours."
+                text += f"Input: {_show(request.input, sensitive)}."
+            text += f"Approve it? It expires in {hours:.1f} hours."
             return Needs((Question(QUESTION, text, {"type": "boolean"}),), state=request.to_state())
-        text += f"It waits for {who}, at most {hours:.1f} hours (approval {request.id}), and then goes on by itself."
+        text += (
+            f"This call waits for approval by {who}, for at most {hours:.1f} hours (approval {request.id}). It "
+            "then continues by itself."
+        )
         return Needs((Question(QUESTION, text, by=who),), state=request.to_state())
 
     def concerns(self, job: Job) -> bool:
@@ -230,18 +233,18 @@ class Approvals:
         row = await self._get(principal, approval)
         if not self._may_decide(principal, row):
             raise AccessError(
-                f"{principal.id} made this call and may not approve it. {_say_who(row)} can; a rule with itself = true "
-                "lets callers approve their own calls."
+                f"{principal.id} made this call and may not approve it. {_say_who(row)} can. A rule with "
+                "itself = true lets callers approve their own calls."
                 if row["owner"] == principal.id
                 else f"{principal.id} may not decide approval {approval[:64]}. {_say_who(row)} can."
             )
         stored = await self._database.one("SELECT status FROM jobs WHERE id = ?", row["job"])
         if row["status"] == "waiting" and (stored is None or stored["status"] not in ("needs", "working")):
-            raise Conflict(f"Approval {row['id']} is not needed any more: its call was cancelled or has ended.")
+            raise Conflict(f"Approval {row['id']} is no longer needed: its call was cancelled or has ended.")
         status: Status = "approved" if approve else "denied"
         if not await self._write(row["id"], status, principal.id, reason):
             row = await self._get(principal, approval)
-            why = f"is {row['status']} already" if row["status"] != "waiting" else "is over: nobody answered in time"
+            why = f"is already {row['status']}" if row["status"] != "waiting" else "has expired without a decision"
             raise Conflict(f"Approval {row['id']} {why}.")
         self._metrics.approvals.inc((status,))
         row = await self._get(principal, approval)
@@ -308,7 +311,7 @@ class Approvals:
             except (NotFound, TurnTaken):
                 return  # the agent lives in another process, or the caller asks just now: the next look sees
             except Agent3Error as error:
-                log.warning("job %s cannot go on yet: %s", job.id, error)
+                log.warning("job %s cannot continue yet: %s", job.id, error)
                 return
         elif job is not None and job.status == "working":
             return
@@ -328,9 +331,7 @@ class Approvals:
     async def _get(self, principal: Principal, approval: str) -> Row:
         row = await self._database.one("SELECT * FROM approvals WHERE id = ?", approval)
         if row is None or not (self._sees(principal, row) or row["owner"] == principal.id):
-            raise NotFound(
-                f"There is no approval {approval[:64]!r} that you can see. agent3 approvals list names them."
-            )
+            raise NotFound(f"Approval {approval[:64]!r} does not exist for you. See agent3 approvals list.")
         return row
 
     def _sees(self, principal: Principal, row: Row) -> bool:

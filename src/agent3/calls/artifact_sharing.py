@@ -89,9 +89,7 @@ class Sharing:
         )
         right = _signature(bytes(row["key"]), artifact, expires) if row is not None else ""
         if row is None or expires <= self._env.now() or not hmac.compare_digest(right.encode(), signature.encode()):
-            raise NotFound(
-                f"There is nothing behind this link to {artifact[:100]!r}. It may have expired; ask for a new one."
-            )
+            raise NotFound(f"This link to {artifact[:100]!r} leads nowhere. It may have expired; request a new one.")
         return str(row["owner"])
 
 
@@ -105,7 +103,7 @@ async def _get_expiry(tx: Transaction, owner: str, artifact: str, now: float) ->
     """Until when an artifact of this owner is kept."""
     row = await tx.one("SELECT expires FROM artifacts WHERE id = ? AND owner = ? AND expires > ?", artifact, owner, now)
     if row is None:
-        raise NotFound(f"You have no artifact {artifact[:100]!r}. It may have expired.")
+        raise NotFound(f"Artifact {artifact[:100]!r} does not exist for you. It may have expired.")
     return float(row["expires"])
 
 
@@ -116,5 +114,5 @@ def _signature(key: bytes, artifact: str, expires: int) -> str:
 
 def _check_seconds(seconds: float) -> float:
     if not 0 < seconds <= _LONGEST:
-        raise ValidationError(f"An artifact cannot be shared for {seconds!r} seconds. Give more than 0.")
+        raise ValidationError(f"An artifact cannot be shared for {seconds!r} seconds; the number must be above 0.")
     return seconds

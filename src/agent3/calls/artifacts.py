@@ -21,7 +21,7 @@ _YOUNG = 3_600.0
 """Seconds within which the row that refers to some bytes has surely been written."""
 
 
-_OLD = " The oldest expire first; the operator sets limits.artifacts and limits.artifact_bytes."
+_OLD = " The oldest expire first. The operator can raise limits.artifacts and limits.artifact_bytes."
 
 
 class StoredArtifact(Struct, frozen=True):
@@ -75,10 +75,11 @@ class ArtifactStore:
         )
         assert row is not None
         if self._most and row["number"] >= self._most:
-            raise TooLarge(f"{row['number']} large results are kept for client {owner}, and no more may be.{_OLD}")
+            raise TooLarge(f"Client {owner} already has {row['number']} large results, the maximum.{_OLD}")
         if self._most_bytes and row["bytes"] + size > self._most_bytes:
             raise TooLarge(
-                f"{row['bytes']} bytes of large results are kept for client {owner}; {size} more are too many.{_OLD}"
+                f"Client {owner} already has {row['bytes']} bytes of large results; {size} more exceed the "
+                f"maximum.{_OLD}"
             )
 
     async def get(self, reader: str, artifact: str) -> StoredArtifact:
@@ -95,7 +96,7 @@ class ArtifactStore:
             now,
         )
         if row is None:
-            raise NotFound(f"You have no artifact {artifact[:100]!r}. It may have expired.")
+            raise NotFound(f"Artifact {artifact[:100]!r} does not exist for you. It may have expired.")
         if not is_whole(row["checksum"], *(row[column] for column in ("id", "owner", "sha256", "name", "media_type"))):
             raise Corrupt(f"Artifact {artifact} is damaged: its row no longer matches its checksum. Restore a backup.")
         return StoredArtifact(artifact, row["name"], row["media_type"], await self.blobs.get(row["sha256"]))

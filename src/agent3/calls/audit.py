@@ -100,13 +100,15 @@ class Verifier:
         if self._begun_at is None:
             self._begun_at = float(one["at"])
         if self._head is not None and number == self._head[0] and made != self._head[1]:
-            raise Broken(where, "it is not the one that was named earlier")
+            raise Broken(where, "it differs from the head that was given")
         self._take_detail(number, one["kind"], made, msgspec.json.decode(one["detail"]))
         if one["signature"] is not None:
             self._take_signature(where, number, one["key"], one["signature"], made)
         elif self._signed_number and one["kind"] != "change":
             # Whoever can write to the database can add records, and the next signature would cover them.
-            raise Broken(where, f"it is not signed, as every record of the kind {one['kind']!r} is since the first was")
+            raise Broken(
+                where, f"it is not signed, unlike every other record of the kind {one['kind']!r} since the first"
+            )
 
     def _take_signature(self, where: str, number: int, key: str, signature: str, link: str) -> None:
         try:
@@ -114,7 +116,7 @@ class Verifier:
         except (binascii.Error, ValueError):
             is_good = False
         if is_good is False:
-            raise Broken(where, "its signature is wrong")
+            raise Broken(where, "its signature is invalid")
         if is_good is None:
             self._unknown_keys.add(str(key))
             return
@@ -165,7 +167,7 @@ class Verifier:
 
     def _begin_segment(self, segment: int) -> None:
         if segment not in self._opened or segment in self._seen:
-            raise Broken(f"row {segment}:1", "nothing on the spine opened its segment")
+            raise Broken(f"row {segment}:1", "no record of the spine opened its segment")
         self._seen.add(segment)
         self._segment, self._sequence, self._link = segment, 0, self._opened[segment]
 
@@ -179,7 +181,7 @@ class Verifier:
         if head is not None and head[0] != link:
             raise Broken(
                 f"row {self._segment}:{sequence}",
-                f"it is not the one of record {head[1]}: it or one before it was changed",
+                f"it does not match record {head[1]}: it or an earlier one was changed",
             )
 
     def _end_segment(self) -> None:
@@ -190,7 +192,10 @@ class Verifier:
         if self._sequence < last:
             raise Broken(
                 f"row {self._segment}:{self._sequence + 1}",
-                f"it is missing, and all up to {last}, which record {self._heads[self._segment][last][1]} names",
+                (
+                    f"it is missing, and so is everything up to {last}, which record "
+                    f"{self._heads[self._segment][last][1]} names"
+                ),
             )
         self._segment = 0
 
@@ -202,11 +207,11 @@ class Verifier:
                 self._begin_segment(segment)
                 self._end_segment()
         if self._head is not None and self._number < self._head[0]:
-            raise Broken(f"record {self._number + 1}", f"it is missing, and all up to {self._head[0]}")
+            raise Broken(f"record {self._number + 1}", f"it is missing, and so is everything up to {self._head[0]}")
         older = 0
         for call, at in outside:
             if self._begun_at is not None and at >= self._begun_at:
-                raise Broken(f"call {call[:64]}", "it is in no segment, though it began after the chain")
+                raise Broken(f"call {call[:64]}", "it is in no segment, although it is newer than the chain")
             older += 1
         return {
             "ok": True,
@@ -296,7 +301,7 @@ def read_lines(lines: Iterable[bytes], is_signed: Callable[[list[Any]], IsSigned
     decoded = _decode_lines(lines)
     first = next(decoded, {})
     if first.get("agent3_audit") != _FORMAT or not isinstance(first.get("keys"), list):
-        raise ValidationError("This is no export of the audit. Give a file that agent3 audit export wrote.")
+        raise ValidationError("This is not an audit export. Use a file written by agent3 audit export.")
     verifier = Verifier(is_signed(first["keys"]), head)
     for number, line in enumerate(decoded, 2):
         try:

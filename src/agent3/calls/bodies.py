@@ -99,7 +99,7 @@ class Bodies:
 
     def _lose(self, count: int, error: Exception) -> None:
         self._metrics.events_dropped.inc(("call body",), count)
-        log.error("ledger: %d bodies are lost: %s", count, error)
+        log.error("ledger: %d bodies were lost: %s", count, error)
 
     def _rows(self, some: list[_Kept]) -> list[_Row]:
         rows = []

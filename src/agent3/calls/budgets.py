@@ -186,13 +186,11 @@ class Budgets:
     def _refusal(self, account: Account, spent: float) -> BudgetExceeded:
         budget, now = account.budget, self._env.now()
         opens = None if budget.per == "all" else _DAY - now % _DAY
-        when = (
-            "It does not begin anew." if opens is None else f"It begins anew at midnight UTC, in {opens / 3600:.1f} h."
-        )
+        when = "It is not renewed." if opens is None else f"It is renewed at midnight UTC, in {opens / 3600:.1f} h."
         self._metrics.budgets_exceeded.inc((budget.action, account.whose))
         self._warn(account.key, f"Budget of {account.whose}: calls are refused, ${spent:.4g} of ${budget.usd:g} spent.")
         error = BudgetExceeded(
-            f"The budget of {account.whose} is spent: ${spent:.4g} of ${budget.usd:g}{_when(budget)}. {when}",
+            f"The budget of {account.whose} is exhausted: ${spent:.4g} of ${budget.usd:g}{_when(budget)}. {when}",
             data={"spent": round(spent, 9), "budget": budget.usd},
             retry_after=opens,
         )
@@ -228,7 +226,7 @@ class Budgets:
             try:
                 totals = await self._database.write(work, calm=True)
             except StorageError as error:
-                log.error("budgets: %s; what was spent is counted when the database answers", error)
+                log.error("budgets: %s; spending is counted when the database answers again", error)
                 for place, usd in due.items():
                     self._due[place] = self._due.get(place, 0.0) + usd
                 await asyncio.sleep(1.0)
@@ -269,7 +267,7 @@ class Standards:
             if usd and total > window.most + _ROUNDING:
                 calls = "one call" if window.count == 1 else f"the last {len(window.costs)} calls"
                 missed.append(
-                    f"Cost standard {window.name}: {calls} cost ${total:.4g}, expected ${window.most:g} at most."
+                    f"Cost standard {window.name}: {calls} cost ${total:.4g}, expected at most ${window.most:g}."
                 )
                 self._metrics.cost_standards_missed.inc((window.name,))
                 now = self._env.monotonic()

@@ -70,7 +70,7 @@ class Callbacks:
         """
         url, token = given["url"], given.get("token")
         if token is not None and not _TOKEN.fullmatch(token):
-            raise ValidationError("callback.token must have 1 to 2048 characters of ASCII, without spaces.")
+            raise ValidationError("callback.token must have 1 to 2048 ASCII characters without spaces.")
         await self._outbox.check(principal.id, url)
         events = tuple(event for event in EVENTS if event in given.get("events", EVENTS[:-1]))
         sealed = ""
@@ -131,7 +131,7 @@ def _find_callback(job: Job) -> _Callback | None:
     try:
         return msgspec.convert(kept, _Callback)
     except msgspec.ValidationError as error:
-        log.error("job %s: its callback cannot be read, so none is sent: %s", job.id, error)
+        log.error("job %s: its callback settings cannot be read, so none is sent: %s", job.id, error)
         return None
 
 

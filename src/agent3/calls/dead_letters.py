@@ -105,7 +105,7 @@ class DeadLetters:
             log.warning("the oldest dead letters could not be dropped: %s", error.message)
         if dropped:
             self._metrics.dead_letters_dropped.inc(("calls",), dropped)
-            log.warning("%d dead letters of calls, the oldest, were dropped: %d are kept", dropped, self._most)
+            log.warning("dropped the %d oldest dead letters of calls; %d are kept", dropped, self._most)
 
     async def latest(
         self,
@@ -131,12 +131,12 @@ class DeadLetters:
         """A letter, the call as it came in, and how it failed; NotFound when there is none."""
         row = await self._database.one("SELECT * FROM dead_letters WHERE id = ?", letter)
         if row is None:
-            raise NotFound(f"There is no dead letter {letter[:100]!r}. It may have been dropped, or have expired.")
+            raise NotFound(f"Dead letter {letter[:100]!r} does not exist. It may have been dropped or have expired.")
         try:
             outcome = decode_outcome(whole(bytes(row["outcome"]), f"Dead letter {letter}"))
             call = decode_call(whole(bytes(row["call"]), f"Dead letter {letter}"))
         except msgspec.MsgspecError as error:
-            raise Corrupt(f"Dead letter {letter} cannot be read: {error}. Drop it.") from None
+            raise Corrupt(f"Dead letter {letter} is damaged: {error}. Drop it.") from None
         assert isinstance(outcome, Failed)
         return _letter(row), call, outcome
 

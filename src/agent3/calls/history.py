@@ -81,9 +81,9 @@ class History:
     async def find(self, reader: Principal, wanted: Wanted) -> Page:
         """One page. ValidationError for a limit or a cursor that cannot be."""
         if not 1 <= wanted.limit <= MOST:
-            raise ValidationError(f"limit is {wanted.limit}; give one from 1 to {MOST}.")
+            raise ValidationError(f"limit is {wanted.limit}; it must be from 1 to {MOST}.")
         if wanted.status is not None and wanted.status not in STATUSES:
-            raise ValidationError(f"Unknown status {wanted.status[:40]!r}. There are {', '.join(STATUSES)}.")
+            raise ValidationError(f"Unknown status {wanted.status[:40]!r}. Known are {', '.join(STATUSES)}.")
         if wanted.follow:
             return await self._follow(reader, wanted)
         rules, filters = self._rules(reader, wanted)
@@ -125,9 +125,7 @@ class History:
             *given,
         )
         if not rows:
-            raise NotFound(
-                f"There is no call {call_id[:100]!r} of yours in the ledger. It may have been removed by now."
-            )
+            raise NotFound(f"Call {call_id[:100]!r} is not in your part of the ledger. It may have been removed.")
         bodies = await self._database.all(
             f"SELECT id, kind, request, response FROM call_bodies WHERE id IN ({', '.join('?' * len(rows))})",
             *(row["id"] for row in rows),
@@ -270,4 +268,4 @@ def _decode_cursor(cursor: str) -> tuple[float, str]:
         raw = base64.urlsafe_b64decode(cursor[:500] + "=" * (-len(cursor) % 4))
         return msgspec.json.decode(raw, type=tuple[float, str])
     except (binascii.Error, ValueError, msgspec.MsgspecError):
-        raise ValidationError("Unknown cursor: give the one that the page before named as next, unchanged.") from None
+        raise ValidationError("Unknown cursor. Pass the value of next from the previous page, unchanged.") from None

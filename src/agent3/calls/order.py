@@ -187,8 +187,8 @@ class Chain:
         waits = self._approval is not None and self._approval.approvals.match(call.principal, call.agent, capability)
         if waits or (self._arguments is not None and self._arguments.matter(call.principal, call.agent, capability)):
             # It runs already, so that nothing could be asked or judged any more.
-            what = "needs somebody's approval" if waits else "is allowed with some arguments only"
-            text = f"{call.agent}.{capability.name} {what}. Call it by its name, with its arguments."
+            what = "needs approval" if waits else "is allowed only with certain arguments"
+            text = f"{call.agent}.{capability.name} {what}. Call it by name, with its arguments."
             return replace(failed_by(AccessError(text)), sent=False)
         return await self._limit.charge_as(call, capability) if self._limit is not None else None
 
@@ -232,7 +232,9 @@ class Chain:
         connector = self._connectors.get(route.protocol) if route is not None else None
         if connector is None:
             protocol = route.protocol if route is not None else "no route"
-            raise Unavailable(f"Agent {call.agent!r} cannot be reached by {protocol!r}: no connector speaks it here.")
+            raise Unavailable(
+                f"Agent {call.agent!r} cannot be reached: no connector for protocol {protocol!r} is installed."
+            )
         return connector.call(call)
 
 

@@ -181,12 +181,12 @@ class Outbox:
         assert row is not None
         if (row["depth"] or 0) >= self._how.waiting:
             raise QueueFull(
-                f"{row['depth']:,} callbacks wait for their delivery, so no more are taken. Try again later.",
+                f"{row['depth']:,} callbacks are waiting for delivery, the maximum. Try again later.",
                 retry_after=30.0,
             )
         if row["own"] >= own:
             raise QueueFull(
-                f"{row['own']:,} callbacks wait for this receiver, so no more are taken for it. See that it answers.",
+                f"{row['own']:,} callbacks are waiting for this receiver, the maximum. Check that it answers.",
                 retry_after=30.0,
             )
         if self._how.challenge and not self._is_named(url):
@@ -230,9 +230,9 @@ class Outbox:
         if not known[1]:
             self._metrics.webhooks.inc(("unproven",))
             raise SecurityError(
-                "The address for callbacks did not show that it wants them. It must answer GET "
-                "URL?validationToken=TOKEN with status 200 and TOKEN as plain text; or the operator names its host in "
-                "callbacks.allow_hosts.",
+                "The callback address did not confirm that it wants callbacks. It must answer GET "
+                "URL?validationToken=TOKEN with status 200 and TOKEN as plain text, or the operator must "
+                "add its host to callbacks.allow_hosts.",
                 data={"rule": "challenge"},
             )
 
@@ -265,7 +265,7 @@ class Outbox:
             body = msgspec.json.encode(delivery)
             await self._queue.put(body, context=_context(delivery.owner, delivery.url), id=id, tx=tx)
         except QueueFull:
-            log.error("webhook %s: there is no room for it, and it is not sent", id)
+            log.error("webhook %s: no room for it, so it is not sent", id)
             self._metrics.webhooks.inc(("refused",))
             await tx.run("UPDATE deliveries SET ended = 'refused' WHERE id = ?", id)
         return True
@@ -332,7 +332,7 @@ class Outbox:
                 continue
             except Exception:
                 # No task awaits this one: if it ended, callbacks would stop in silence until the next start.
-                log.exception("webhooks: tried again in %g s", _AGAIN)
+                log.exception("webhooks: retrying in %g s", _AGAIN)
                 await asyncio.sleep(_AGAIN)
                 continue
             outage.worked()
@@ -369,9 +369,9 @@ class Outbox:
             if result != "delivered":
                 log.warning("webhook %s, attempt %d: %s: %s", lease.id, lease.attempt, result, verdict.reason)
         except StorageError as error:
-            log.warning("webhook %s: %s; it is tried again when its lease is over", lease.id, error)
+            log.warning("webhook %s: %s; retrying when its lease expires", lease.id, error)
         except Exception:
-            log.exception("webhook %s: it is tried again when its lease is over", lease.id)
+            log.exception("webhook %s: retrying when its lease expires", lease.id)
 
     async def _send(self, lease: Lease) -> _Verdict:
         try:
@@ -397,8 +397,8 @@ class Outbox:
                 if 200 <= status < 300:
                     return _Verdict("delivered")
                 if status == 410:
-                    return _Verdict("gone", "it answered 410: it wants no more")
-                moved = "; redirects are not followed, so give the final address" if 300 <= status < 400 else ""
+                    return _Verdict("gone", "it answered 410: it wants no more callbacks")
+                moved = "; redirects are not followed, so use the final address" if 300 <= status < 400 else ""
                 wait = parse_retry_after(answer.headers.get("Retry-After"), self._env.now(), _LONGEST_WAIT)
                 return _Verdict("retry", f"it answered {status}{moved}", wait)
         except Corrupt as error:
@@ -441,8 +441,8 @@ class Outbox:
         except SetupError as error:
             why = f" {error.message}"
         raise SetupError(
-            "This gateway has nothing to sign callbacks with, so it takes none. Its operator sets "
-            f'callbacks.secret = "env:NAME", or callback_secret of the client: docs/how-to/callbacks.md.{why}'
+            "This gateway cannot sign callbacks, so it accepts none. The operator must set callbacks.secret "
+            f'= "env:NAME", or callback_secret of the client; see docs/how-to/callbacks.md.{why}'
         )
 
     async def _note(self, lease: Lease, ended: str | None, delivered: float | None) -> None:

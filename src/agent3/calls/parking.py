@@ -156,7 +156,7 @@ class Park:
         """Release a frame: another process has taken the conversation further, of which this one knows nothing."""
         self._spare.pop(job, None)
         if (frame := self._frames.pop(job, None)) is not None:
-            log.info("job %s: its frame left memory, since another process goes on with it", job)
+            log.info("job %s: its frame was dropped, since another process continues it", job)
             self._release(frame)
             self._count()
 
@@ -211,7 +211,7 @@ class Park:
         await asyncio.wait([task], timeout=_GRACE)
         if not task.done():
             self._metrics.events_dropped.inc(("frame outlived its turn",))
-            log.warning("job %s: its function was cancelled and still runs after %g s", job, _GRACE)
+            log.warning("job %s: its function was cancelled but is still running after %g s", job, _GRACE)
 
     def _release(self, frame: _Frame) -> asyncio.Task[Outcome]:
         """Cancel a frame, and hold its task until it ends: the loop itself keeps only a weak reference."""
@@ -232,8 +232,8 @@ class Park:
                 break
             del self._frames[job]
             self._spare.pop(job, None)
-            self._metrics.events_dropped.inc(("parked frame let go",))
-            log.info("job %s: its frame left memory; an answer will replay it or find it interrupted", job)
+            self._metrics.events_dropped.inc(("parked frame dropped",))
+            log.info("job %s: its frame was dropped; an answer will replay it or find it interrupted", job)
             self._release(frame)
         if self._frames and self._timer is None:
             self._timer = asyncio.get_running_loop().call_later(max(self._seconds, 0.01), self._evict, True)

@@ -79,7 +79,7 @@ class Prices:
         if price is not None:
             for what, value in (("call", price.call), ("second", price.second), ("tokens", price.tokens)):
                 if not 0 <= value <= 1_000_000:
-                    raise ValidationError(f"{what} is {value}; a price is from 0 to 1,000,000 US dollars.")
+                    raise ValidationError(f"{what} is {value}; a price must be from 0 to 1,000,000 US dollars.")
 
         who = ACTOR.get()
 
@@ -89,7 +89,9 @@ class Prices:
             else:
                 count = await tx.one("SELECT COUNT(*) AS count FROM prices")
                 if count is not None and count["count"] >= _MOST:
-                    raise ValidationError(f"{_MOST} prices are set already. Use [[prices]] with patterns.")
+                    raise ValidationError(
+                        f"There are already {_MOST} prices, the maximum. Use [[prices]] with patterns."
+                    )
                 await tx.run(_SET, agent, name, float(price.call), float(price.second), float(price.tokens))
             content = None if price is None else msgspec.json.encode(price)
             await record_change(tx, REAL, "price set", f"{agent}.{name}", content, who)

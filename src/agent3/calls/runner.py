@@ -177,9 +177,9 @@ class Runner:
         """
         job = await self._jobs.get(principal.id, job_id)
         if turn is not None and turn != job.turn:
-            raise TurnTaken(f"Turn {turn} of job {job.id} is over; it stands at {job.turn}. Read it again.")
+            raise TurnTaken(f"Turn {turn} of job {job.id} is over; the job is at turn {job.turn}. Read the job again.")
         if job.status != "needs":
-            raise TurnTaken(f"Job {job.id} is {job.status} and waits for no answer.")
+            raise TurnTaken(f"Job {job.id} is {job.status} and is not waiting for an answer.")
         asked = {question.id: answers[question.id] for question in job.questions if question.id in answers}
         if not job.call.capability and choose is not None:
             chosen = await choose(job, asked)
@@ -269,11 +269,10 @@ class Runner:
             claimed = await self._jobs.claim(job)
         elif job.node not in (None, self._jobs.node) and await self._jobs.leases.find_abandoned(job.id) is None:
             raise Conflict(
-                f"Job {job.id} runs in another process, which was asked to stop it and has not done so yet. "
-                "Read it again in a while."
+                f"Job {job.id} runs in another process, which has not stopped it yet. Read the job again later."
             )
         elif (claimed := await self._jobs.take_over(job)) is None:
-            raise TurnTaken(f"Job {job.id} has just moved on. Read it again.")
+            raise TurnTaken(f"Job {job.id} has just changed. Read it again.")
         if not job.call.capability or (job.status == "needs" and not job.bill.sent):  # there is nobody to tell
             return outcome_of(await self._end_unstarted(claimed, principal, _cancel_outcome(), door, "cancel"))
         call = self.next_turn(claimed, principal, "cancel")
@@ -311,7 +310,7 @@ class Runner:
             if self._leases is not None:
                 await self._leases.leave()
         except StorageError as error:
-            log.warning("jobs: %s; what is left is taken over when its lease has run out", error)
+            log.warning("jobs: %s; the rest is taken over when its lease expires", error)
         await self._jobs.news.aclose()
 
     # A first turn
@@ -487,7 +486,7 @@ class Runner:
             except StorageError:
                 pause = min(2 * pause, _LATEST)
         if found.generation == job.generation and (turn.attempts <= turn.unsent or may_repeat(turn.capability)):
-            log.warning("job %s: turn %d runs again, since the database went away under it", job.id, job.turn)
+            log.warning("job %s: turn %d runs again, since the database became unavailable during it", job.id, job.turn)
             return None
         text = (
             "The database went away during this call, and the capability may not be repeated automatically. "
@@ -547,7 +546,7 @@ class Runner:
                 self._bounds.count_dropped("not written", len(pending))
                 return await self._wait_elsewhere(turn, job)
             except StorageError as error:
-                log.error("job %s: its end is written as soon as storage takes it: %s", job.id, error)
+                log.error("job %s: its end will be written when storage is available: %s", job.id, error)
                 self._watch(job.id, self._end_later(job, turn, work))
                 raise
 
@@ -684,7 +683,7 @@ def _cancel_outcome(outcome: Outcome | None = None) -> Failed:
     """A job that was cancelled is cancelled, also where its target could not be told."""
     if isinstance(outcome, Failed) and outcome.code == "canceled":
         return outcome
-    untold = f" Its target could not be told: {outcome.message}" if isinstance(outcome, Failed) else ""
+    untold = f" Its target could not be notified: {outcome.message}" if isinstance(outcome, Failed) else ""
     return failed_by(Canceled(f"The job was cancelled.{untold}"))
 
 

@@ -165,11 +165,11 @@ class Statistics:
         until = wanted.until if wanted.until is not None else self._env.now() + _HOUR
         since = wanted.since if wanted.since is not None else until - 7 * _DAY
         if not wanted.by or len(set(wanted.by)) < len(wanted.by) or not set(wanted.by) <= set(get_args(Group)):
-            raise ValidationError(f"Group by one or some of {', '.join(get_args(Group))}.")
+            raise ValidationError(f"Group by one or more of {', '.join(get_args(Group))}.")
         if not 1 <= wanted.limit <= _MOST:
-            raise ValidationError(f"limit is {wanted.limit}; give one from 1 to {_MOST}.")
+            raise ValidationError(f"limit is {wanted.limit}; it must be from 1 to {_MOST}.")
         if until - since > _LONGEST:
-            raise ValidationError(f"Statistics reach over {_LONGEST // _DAY} days at most; give a later since.")
+            raise ValidationError(f"Statistics cover at most {_LONGEST // _DAY} days; use a later since.")
         rules: list[tuple[str, object]] = []
         caller = wanted.caller if may_operate(reader) else reader.id
         if wanted.caller not in (None, caller):

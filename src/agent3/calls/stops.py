@@ -62,7 +62,7 @@ class Stops:
             self._ended.add(turn)
             self._running[turn][1].cancel()
         if ended:
-            log.warning("%d calls under way were ended: their agent or client was stopped", len(ended))
+            log.warning("%d running calls were ended: their agent or client was stopped", len(ended))
 
     def concerns(self, call: Call) -> bool:
         """Whether a call may not go on, because its agent, what stands in for it now, or its caller is stopped."""
@@ -82,11 +82,11 @@ class Stops:
     def explain(self, call: Call) -> str:
         """Why, for its caller."""
         agent = self._find_agent(call)
-        return f"Client {call.principal.id} is stopped by the operator." if agent is None else self._explain(agent)
+        return f"Client {call.principal.id} was stopped by the operator." if agent is None else self._explain(agent)
 
     def _explain(self, agent: str) -> str:
         reason = self.agents[agent]
-        return f"Agent {agent!r} is stopped by the operator{f': {reason}' if reason else ''}."
+        return f"Agent {agent!r} was stopped by the operator{(f': {reason}' if reason else '')}."
 
     def require_started(self, agent: str) -> None:
         """AccessError for an agent that is stopped: for questions to it that are no calls."""

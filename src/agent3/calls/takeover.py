@@ -137,7 +137,7 @@ class Takeover:
             except StorageError:
                 raise  # as it would for the others
             except Exception:
-                log.exception("job %s: it could not be taken over; the next round tries again", job_id)
+                log.exception("job %s: it could not be taken over; retrying in the next round", job_id)
         return taken
 
     async def renew_leases(self) -> None:
@@ -153,7 +153,7 @@ class Takeover:
             if turn is not None and turn.task is not None:
                 turn.called_off, task = True, turn.task
             if task is not None and not task.done():
-                log.warning("job %s: another process has taken it, so it is stopped here", job_id)
+                log.warning("job %s: another process has taken it over, so it is stopped here", job_id)
                 runner.lost.add(job_id)
                 task.cancel()
 
@@ -202,7 +202,7 @@ class Takeover:
         if self._leases is not None and not await self._leases.take("sweep", 2 * every):
             return
         if removed := {name: count for name, count in (await sweep()).items() if count}:
-            log.info("past their time and removed: %s", ", ".join(f"{n} {name}" for name, n in removed.items()))
+            log.info("expired and removed: %s", ", ".join(f"{n} {name}" for name, n in removed.items()))
 
     async def _serve_requests(self) -> None:
         """Stop the jobs that other processes ask to stop, and begin the turns that they handed over."""

@@ -29,7 +29,7 @@ log = logger("jobs")
 Listener: TypeAlias = Callable[[Event], None]
 _FLUSH = 0.01
 _PENDING = 1_000
-_FLOOD = "more than a turn may tell"
+_FLOOD = "too many events in one turn"
 
 
 @dataclass(frozen=True, slots=True)
@@ -135,7 +135,9 @@ class RunningTurn(Turn):
                 self.listener(event)
             except Exception:
                 # The listener is not part of the call: it loses its events, and the call goes on.
-                log.exception("%s/%s: its listener failed and hears no more", self.call.agent, self.call.capability)
+                log.exception(
+                    "%s/%s: its listener failed and receives no more events", self.call.agent, self.call.capability
+                )
                 self.listener = None
 
     async def run(self, running: Awaitable[Outcome]) -> Outcome:
@@ -154,7 +156,7 @@ class RunningTurn(Turn):
             if self._opener is not None:
                 await asyncio.wait([self._opener])
                 if not self._opener.cancelled() and (error := self._opener.exception()) is not None:
-                    log.warning("%s/%s: it runs without a job: %s", self.call.agent, self.call.capability, error)
+                    log.warning("%s/%s: runs without a job: %s", self.call.agent, self.call.capability, error)
 
     async def open(self) -> Job:
         """The job of this turn, made if there is none yet."""
@@ -164,7 +166,7 @@ class RunningTurn(Turn):
             if self.job is None:
                 job, new = await self._jobs.open(self.call, self.bill)
                 if not new:
-                    raise TurnTaken(f"Another process answers message {self.call.key} already, as job {job.id}.")
+                    raise TurnTaken(f"Another process is already answering message {self.call.key}, as job {job.id}.")
                 self.job = job
                 self._write_soon()
                 if self._on_open is not None:
@@ -207,8 +209,8 @@ class RunningTurn(Turn):
         if self.task is not None and self.task.uncancel() > 0:
             raise asyncio.CancelledError
         text = (
-            f"{self.call.agent}/{self.call.capability} told more than {self._bounds.events} events or "
-            f"{self._bounds.size} bytes in one turn. Let it tell less, or raise calls.events and calls.event_bytes."
+            f"{self.call.agent}/{self.call.capability} emitted more than {self._bounds.events} events or "
+            f"{self._bounds.size} bytes in one turn. Emit less, or raise calls.events and calls.event_bytes."
         )
         return replace(failed_by(TooLarge(text)), asked=True)
 
@@ -243,11 +245,11 @@ class RunningTurn(Turn):
             try:
                 await self._jobs.append(job, batch)
             except StorageError as error:
-                log.warning("job %s: %d events are written later: %s", job.id, len(batch), error)
+                log.warning("job %s: %d events will be written later: %s", job.id, len(batch), error)
                 self._pending = batch + (self._pending or [])
                 return
             except Agent3Error as error:
-                log.warning("job %s: %d events not written: %s", job.id, len(batch), error)
+                log.warning("job %s: %d events were not written: %s", job.id, len(batch), error)
                 self._bounds.count_dropped("not written", len(batch))
                 return
             finally:

@@ -24,7 +24,7 @@ ID = "webhook-id"
 TIMESTAMP = "webhook-timestamp"
 SIGNATURE = "webhook-signature"
 
-_HOW = "Give whsec_ and 24 to 64 random bytes in base64: echo whsec_$(openssl rand -base64 32)"
+_HOW = "Use whsec_ and 24 to 64 random bytes in base64: echo whsec_$(openssl rand -base64 32)"
 _SHARED = "v1,"
 """The form of a signature with a shared secret, HMAC-SHA256."""
 _PUBLIC = "v1a,"
@@ -42,10 +42,10 @@ def keys_of(secret: str) -> list[bytes]:
     for text in secret.split():
         key = _decode(text.removeprefix("whsec_"))
         if not text.startswith("whsec_") or not 24 <= len(key) <= 64:
-            raise SetupError(f"The secret for webhooks has a wrong form. {_HOW}")
+            raise SetupError(f"The webhook secret is malformed. {_HOW}")
         keys.append(key)
     if not keys:
-        raise SetupError(f"The secret for webhooks is empty. {_HOW}")
+        raise SetupError(f"The webhook secret is empty. {_HOW}")
     return keys
 
 
@@ -76,7 +76,7 @@ def verify(
     given = [text.removeprefix(_SHARED).encode() for text in signatures if text.startswith(_SHARED)]
     # A list, so that all are compared and the time tells nothing.
     if not any([hmac.compare_digest(ours, theirs) for ours in expected for theirs in given]):  # noqa: C419
-        raise Unauthenticated("The webhook's signature does not fit its content and the secret.")
+        raise Unauthenticated("The webhook signature does not match its content and the secret.")
     return delivery
 
 
@@ -93,7 +93,7 @@ def verify_by(
     content = _content(delivery, seconds, body)
     given = [_decode(text.removeprefix(_PUBLIC)) for text in signatures if text.startswith(_PUBLIC)]
     if not any(is_signed_with(key, signature, content) for key in keys for signature in given):
-        raise Unauthenticated("The webhook's signature does not fit its content and the keys of its sender.")
+        raise Unauthenticated("The webhook signature does not match its content and the sender's keys.")
     return delivery
 
 
@@ -105,10 +105,12 @@ def _read_headers(headers: Mapping[str, str], tolerance: float, now: float | Non
             raise Unauthenticated(f"The webhook lacks the header {name}.")
     seconds = given[TIMESTAMP]
     if not (seconds.isascii() and seconds.isdigit() and len(seconds) <= 12):
-        raise Unauthenticated(f"The header {TIMESTAMP} must hold whole seconds since 1970.")
+        raise Unauthenticated(f"The header {TIMESTAMP} must be whole seconds since 1970.")
     away = abs((time.time() if now is None else now) - int(seconds))
     if away > tolerance:
-        raise Unauthenticated(f"The webhook is {away:.0f} s away from this clock, and {tolerance:g} s are allowed.")
+        raise Unauthenticated(
+            f"The webhook's time differs from this clock by {away:.0f} s; {tolerance:g} s are allowed."
+        )
     return given[ID], seconds, given[SIGNATURE].split()[:_MOST]
 
 

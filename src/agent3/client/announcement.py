@@ -34,7 +34,7 @@ def withdraw(note: Path) -> None:
         if json.loads(note.read_text())["pid"] == os.getpid():
             note.unlink()
     except (OSError, ValueError, KeyError):
-        log.debug("the note of this gateway is gone already")
+        log.debug("the announcement of this gateway is already gone")
 
 
 def find_gateway(url: str | None = None) -> str:
@@ -47,7 +47,8 @@ def find_gateway(url: str | None = None) -> str:
     if running := find_running(load()):
         return running
     raise SetupError(
-        "No gateway runs on this machine. Start one with agent3 serve, or name it by Client(url) or AGENT3_SERVER."
+        "No gateway is running on this machine. Start one with agent3 serve, or name one with Client(url) "
+        "or AGENT3_SERVER."
     )
 
 

@@ -143,10 +143,10 @@ class AsyncClient:
         Each is the arguments of ``call``: ``{"agent": "calculator", "message": "1 + 1"}``.
         """
         if len(calls) > _MOST_CALLS:
-            raise ValidationError(f"A batch has at most {_MOST_CALLS} calls, got {len(calls)}.")
+            raise ValidationError(f"A batch may have at most {_MOST_CALLS} calls, got {len(calls)}.")
         for number, one in enumerate(calls):
             if "agent" not in one:
-                raise ValidationError(f'Call {number} of the batch names no agent: give it as "agent".')
+                raise ValidationError(f'Call {number} of the batch names no agent: pass it as "agent".')
             _check_options({name: value for name, value in one.items() if name not in ("agent", "message")}, ())
         ended: dict[int, Result | Agent3Error] = {}
         waiting = iter(enumerate(calls))
@@ -173,7 +173,7 @@ class AsyncClient:
         elif not isinstance(answer, str):
             asked = job if isinstance(job, Result) else await self.job(job)
             if not asked.questions:
-                raise Conflict(f"Job {_job(job)} asks nothing now.")
+                raise Conflict(f"Job {_job(job)} is not waiting for an answer.")
             body = {"answers": {asked.questions[0].id: answer}}
         result = await self._result("POST", f"/v1/calls/{_job(job)}/answer", body, _agent_of(job))
         return await self._settle(result, ask)
@@ -189,7 +189,9 @@ class AsyncClient:
                 while (result := await self.job(job, wait=_WAIT)).status == "working":
                     pass
         except TimeoutError:
-            raise CallTimeout(f"Job {_job(job)} still works after {seconds:g} s. Wait again, or cancel it.") from None
+            raise CallTimeout(
+                f"Job {_job(job)} is still working after {seconds:g} s. Wait again, or cancel it."
+            ) from None
         return result
 
     async def cancel(self, job: str | Result) -> None:
@@ -505,7 +507,7 @@ _OPTIONS = frozenset(inspect.signature(AsyncClient.call).parameters) - {"self", 
 def _check_options(given: Mapping[str, Any], without: Sequence[str]) -> None:
     if unknown := sorted(set(given) - _OPTIONS.difference(without)):
         known = ", ".join(sorted(_OPTIONS.difference(without)))
-        raise ValidationError(f"A call has no option {unknown[0]!r} here. It has {known}.")
+        raise ValidationError(f"A call has no option {unknown[0]!r}. Its options are {known}.")
 
 
 def _id(agent: str | Hit) -> str:
@@ -519,7 +521,7 @@ def _quoted(agent: str | Hit) -> str:
 def _job(job: str | Result) -> str:
     name = job.job if isinstance(job, Result) else job
     if not name:
-        raise ValidationError("This result has no job: the call ended at once, and there is nothing to go on with.")
+        raise ValidationError("This result has no job: the call ended at once, so there is nothing to continue.")
     return quote(name, safe="")
 
 

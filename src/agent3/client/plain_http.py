@@ -37,7 +37,7 @@ def check_address(url: str) -> str:
     except ValueError:  # of urlsplit for an open bracket, of .port for one that is not a number
         valid = False
     if not valid:
-        raise SetupError(f"{url!r} is not the address of a gateway. Give one such as http://127.0.0.1:8333")
+        raise SetupError(f"{url!r} is not the address of a gateway. Use one such as http://127.0.0.1:8333")
     return url.rstrip("/")
 
 
@@ -69,8 +69,8 @@ def request(
         status, answer = response.status, response.read()
     except ssl.SSLCertVerificationError as error:
         raise Unavailable(
-            f"The certificate of {where} is not trusted here ({error.verify_message}). "
-            "Name the file of its authority in SSL_CERT_FILE, or use a name that the certificate has."
+            f"The certificate of {where} is not trusted ({error.verify_message}). Set SSL_CERT_FILE to the "
+            "file of its authority, or use a name that the certificate has."
         ) from error
     except (OSError, http.client.HTTPException) as error:
         raise no_gateway(where, str(error)) from None
@@ -81,7 +81,7 @@ def request(
 
 def no_gateway(where: str, why: str) -> Unavailable:
     """The error where nobody answers."""
-    return Unavailable(f"No gateway answers at {where} ({why}). Start one with agent3 serve, or name another address.")
+    return Unavailable(f"No gateway answers at {where} ({why}). Start one with agent3 serve, or use another address.")
 
 
 def read_answer(where: str, status: int, raw: bytes) -> dict[str, Any]:

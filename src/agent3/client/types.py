@@ -55,9 +55,9 @@ class Result:
         """What the agent gave, as JSON: text, a number, a list, an object. Conflict while it is not done."""
         if self.status == "needs":
             asked = " ".join(question.text for question in self.questions)
-            raise Conflict(f"{self.agent} has no result yet, it asks: {asked} Answer it with client.answer(result, …).")
+            raise Conflict(f"{self.agent} has no result yet; it asks: {asked} Answer with client.answer(result, …).")
         if self.status == "working":
-            raise Conflict(f"{self.agent} still works on job {self.job}. Wait for it with client.wait(result).")
+            raise Conflict(f"{self.agent} is still working on job {self.job}. Wait with client.wait(result).")
         return self.raw.get("result")
 
     @property

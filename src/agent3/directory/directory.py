@@ -272,7 +272,7 @@ class Directory:
             return gone
 
         if not await self._database.write(work):
-            raise AgentNotFound(f"There is no stored agent {agent_id[:100]!r} to remove.")
+            raise AgentNotFound(f"Agent {agent_id[:100]!r} is not a stored agent, so it cannot be removed.")
         self._announce()
 
     async def get(self, agent_id: str, visible: Callable[[Agent], bool] = lambda agent: True) -> Agent:
@@ -291,7 +291,9 @@ class Directory:
             return found
         near = self._find_near(agent_id, visible)
         hint = f"Did you mean {near!r}?" if near else "Use agent3_search to find one."
-        raise AgentNotFound(f"There is no agent {agent_id[:100]!r}. {hint}", data={"nearest": [near]} if near else None)
+        raise AgentNotFound(
+            f"Agent {agent_id[:100]!r} does not exist. {hint}", data={"nearest": [near]} if near else None
+        )
 
     def _find_near(self, agent_id: str, visible: Callable[[Agent], bool]) -> str | None:
         """The id that was probably meant, among those beside it: of these, only one that the caller may see."""
@@ -661,7 +663,7 @@ class Directory:
                 try:
                     await self._embed_agent(vectors, agent_id, change)
                 except Agent3Error as error:
-                    log.warning("search by meaning is behind: %s. Words still find everything.", error)
+                    log.warning("search by meaning is delayed: %s. Search by words works.", error)
                     self._metrics.events_dropped.inc(("search vectors",))
                     await asyncio.sleep(pause)
                     pause = min(2 * pause, _LONGEST_PAUSE)
@@ -669,7 +671,7 @@ class Directory:
                         self._unembedded[agent_id] = self._unembedded.pop(agent_id)
                     continue
                 except Exception:  # of the encoder: it would fail again
-                    log.exception("%s cannot be found by its meaning; its words still find it.", agent_id)
+                    log.exception("%s cannot be found by meaning; search by words still finds it.", agent_id)
                     self._metrics.events_dropped.inc(("search vectors",))
                 pause = _PAUSE
                 if self._unembedded.get(agent_id) is change:  # else it changed meanwhile
@@ -761,7 +763,7 @@ class Directory:
             if not known or isinstance(error, Corrupt):
                 raise
             if not self._away:
-                log.warning("the directory is served from memory, since the database does not answer: %s", error)
+                log.warning("the directory is served from memory, since the database is unavailable: %s", error)
             self._away = True
             self._metrics.events_dropped.inc(("directory not followed",))
             return None
@@ -858,10 +860,10 @@ class Directory:
         try:
             agent = _decoder.decode(whole(bytes(row["body"]), "It"))
             if agent.id != row["id"]:
-                raise Corrupt(f"It is the card of {agent.id!r}.")
+                raise Corrupt(f"That is the card of {agent.id!r}.")
             return agent
         except (msgspec.MsgspecError, ValueError, TypeError, Corrupt) as error:
-            log.error("agent %s cannot be read and is left out: %s. Add it again, or remove it.", row["id"], error)
+            log.error("ignoring agent %s, which cannot be read: %s. Add it again, or remove it.", row["id"], error)
             self._metrics.events_dropped.inc(("undecodable row",))
             return None
 

@@ -123,7 +123,7 @@ class Reputation:
     async def may_rate(self, agent: Agent, principal: Principal) -> str | None:
         """The call that lets a caller rate, if it is known; AccessError for one that never called, or is the agent."""
         if principal.id in (agent.id, agent.provider, agent_id(agent.provider or "", default="")):
-            raise AccessError(f"{principal.id} cannot rate {agent.id!r}, which is its own.")
+            raise AccessError(f"{principal.id} cannot rate {agent.id!r}, which is its own agent.")
         call = await self._database.one(_RECENT_CALL, principal.id, agent.id)
         if call is not None:
             return str(call["id"])
@@ -131,7 +131,7 @@ class Reputation:
             "SELECT good FROM agent_use WHERE agent = ? AND principal = ?", agent.id, principal.id
         )
         if met is None:
-            raise AccessError(f"Call {agent.id!r} first: only a caller that has called an agent can rate it.")
+            raise AccessError(f"Only a caller that has called {agent.id!r} can rate it. Call it first.")
         return None
 
     async def rate(self, agent: str, principal: str, rating: int, comment: str = "", call: str | None = None) -> None:
@@ -155,7 +155,7 @@ class Reputation:
         row = await self._database.one(_RATINGS, agent)
         assert row is not None
         if damaged := int(row["damaged"]):
-            log.error("%d ratings of agent %s are damaged and do not count", damaged, agent)
+            log.error("ignoring %d damaged ratings of agent %s", damaged, agent)
             self._metrics.events_dropped.inc(("undecodable row",), damaged)
         return Rating(int(row["voices"]), round(float(row["mean"]), 2)) if row["voices"] else Rating()
 

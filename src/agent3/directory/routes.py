@@ -194,7 +194,7 @@ class Routes:
                 beside = [key for key in known if key[:2] == definition.key[:2] and key != definition.key]
                 if len(beside) >= MOST_FOR_ONE or len(known) >= _MOST:
                     raise TooLarge(
-                        f"At most {MOST_FOR_ONE} capabilities stand in for one, and {_MOST} in all. Remove one."
+                        f"At most {MOST_FOR_ONE} capabilities can stand in for one, and {_MOST} in total. Remove one."
                     )
                 place = known.get(definition.key, max(known.values(), default=0) + 1)
                 await _delete_route(tx, definition.key)
@@ -223,7 +223,7 @@ class Routes:
             try:
                 definitions.append(_from_settings(route, agents))
             except Agent3Error as error:
-                self._say_once(f"the route {route.capability} also {route.also} is not used: {error.message}")
+                self._say_once(f"the stand-in {route.also} of {route.capability} is not used: {error.message}")
         for definition in definitions:
             known = self._misfits.get(definition.key)
             if known is None or known[0] != definition:
@@ -253,9 +253,9 @@ def _read_definition(row: Row) -> Definition | None:
     try:
         found = _decoder.decode(whole(bytes(row["body"]), "It"))
         if found.key != key:
-            raise Corrupt("It is another one.")
+            raise Corrupt("It now does something else.")
     except (msgspec.MsgspecError, ValueError, TypeError, Corrupt) as error:
-        log.error("the route %s/%s by %s/%s cannot be read and is left out: %s", *key, error)
+        log.error("the stand-in of %s/%s by %s/%s cannot be read and is ignored: %s", *key, error)
         return None
     return found
 
@@ -273,13 +273,13 @@ def _misfit_now(definition: Definition, agents: Mapping[str, Agent]) -> str | No
     """Why a stand-in is not used with the agents that there are."""
     if definition.pending:
         ours, theirs = definition.key[:2], definition.key[2:]
-        return f"It waits for your yes: agent3 route {'.'.join(ours)} --also {'.'.join(theirs)}"
+        return f"It needs your confirmation: agent3 route {'.'.join(ours)} --also {'.'.join(theirs)}"
     found = []
     for agent_id, name in ((definition.agent, definition.capability), (definition.by_agent, definition.by_capability)):
         agent = agents.get(agent_id)
         capability = None if agent is None else agent.capability(name)
         if capability is None:
-            return f"There is no capability {agent_id}/{name}."
+            return f"Capability {agent_id}/{name} does not exist."
         found.append(capability)
     if definition.key[:2] == definition.key[2:]:
         return "A capability cannot stand in for itself."

@@ -75,17 +75,19 @@ def split_name(name: str, agents: Mapping[str, Agent]) -> tuple[str, str]:
     if len(found) == 1:
         return found[0]
     if found:
-        raise ValidationError(f"{name!r} can mean several capabilities. Give the agent another --name.")
+        raise ValidationError(f"{name!r} is ambiguous. Give the agent another --name.")
     known = next(((agent, rest) for agent, rest in pairs if agent in agents), None)
     if known is not None:
         near = nearest(known[1], [one.name for one in agents[known[0]].capabilities])
         hint = f" Did you mean {known[0]}.{near}?" if near else ""
         raise CapabilityNotFound(f"Agent {known[0]!r} has no capability {known[1][:100]!r}.{hint}")
     if not pairs:
-        raise ValidationError(f"{name[:100]!r} names no capability. Write AGENT.CAPABILITY, such as weather.forecast.")
+        raise ValidationError(
+            f"{name[:100]!r} is not the name of a capability. Write AGENT.CAPABILITY, such as weather.forecast."
+        )
     near = nearest(pairs[0][0], agents)  # which looks at some of them
     hint = f" Did you mean {near!r}?" if near else ""
-    raise CapabilityNotFound(f"There is no agent of {name[:100]!r}.{hint}")
+    raise CapabilityNotFound(f"Agent {name[:100]!r} does not exist.{hint}")
 
 
 # From definitions to routes
@@ -166,20 +168,20 @@ def find_misfit(ours: Capability, theirs: Capability, names: Mapping[str, str], 
         if our not in given:
             return f"{theirs.name} needs {their!r}, which {ours.name} does not have. Map it: --map {their}=NAME"
         if our not in needed and not _has_default(given[our]):
-            return f"{theirs.name} needs {their!r}, and {our!r} of {ours.name} may be left out."
+            return f"{theirs.name} needs {their!r}, but {our!r} of {ours.name} is optional."
     reached = set(sources.values())
     if lost := sorted(name for name in needed if name not in reached):
-        return f"{ours.name} needs {lost[0]!r}, which {theirs.name} has no input for. Map it: --map NAME={lost[0]}"
+        return f"{ours.name} needs {lost[0]!r}, and {theirs.name} has no input for it. Map it: --map NAME={lost[0]}"
     for their, our in sources.items():
         if our in given and (why := _kinds_differ(given[our], taken[their])):
-            return f"{our!r} of {ours.name} and {their!r} of {theirs.name} do not fit: {why}."
+            return f"{our!r} of {ours.name} and {their!r} of {theirs.name} are incompatible: {why}."
     wanted = ours.output_schema or {}
     fields = None if theirs.output_schema is None else _properties(theirs.output_schema)
     fields = fields if output is None else {output: {}}
     missing = sorted(set(wanted.get("required") or ()) - set(fields or ()))
     if wanted.get("type") == "object" and fields is not None and missing:
         return (
-            f"{ours.name} answers with {missing[0]!r}, and {theirs.name} does not. If its whole answer belongs "
+            f"{ours.name} returns {missing[0]!r}, but {theirs.name} does not. If its whole result belongs "
             f"there: --output {missing[0]}"
         )
     return None
@@ -244,17 +246,17 @@ def of_website(website: Agent, agents: Mapping[str, Agent]) -> list[Definition]:
         or not isinstance(chosen, Mapping)
     ):
         raise SetupError(
-            f"What {website.name!r} stands in for cannot be read. Write stands_in_for: AGENT, or agent and "
+            f"stands_in_for of {website.name!r} cannot be read. Write stands_in_for: AGENT, or agent and "
             "capabilities, each with its action."
         )
     agent = agents.get(given["agent"])
     if agent is None:
-        raise AgentNotFound(f"{website.name!r} stands in for {given['agent']!r}, and there is no such agent.")
+        raise AgentNotFound(f"{website.name!r} stands in for {given['agent']!r}, but that agent does not exist.")
     offered = {capability.name for capability in agent.capabilities}
     if not chosen:  # all that bear the name of an action
         chosen = {name: name for name in sorted(offered & {action.name for action in website.capabilities})}
         if not chosen:
-            raise CapabilityNotFound(f"No capability of {agent.id!r} bears the name of an action of {website.name!r}.")
+            raise CapabilityNotFound(f"No capability of {agent.id!r} has the name of an action of {website.name!r}.")
     if unknown := sorted(set(chosen) - offered):
         raise CapabilityNotFound(
             f"{website.name!r} stands in for {agent.id}/{unknown[0]}, but {agent.id!r} has no such capability."
@@ -265,7 +267,9 @@ def of_website(website: Agent, agents: Mapping[str, Agent]) -> list[Definition]:
 def _of_action(website: Agent, agent: Agent, name: str, mapping: Any) -> Definition:
     mapping = {"action": mapping} if isinstance(mapping, str) else mapping
     if not isinstance(mapping, Mapping) or set(mapping) - {"action", "input", "output"}:
-        raise SetupError(f"How {website.name!r} stands in for {name!r} cannot be read. Write action, input and output.")
+        raise SetupError(
+            f"stands_in_for of {website.name!r} for {name!r} cannot be read. Write action, input and output."
+        )
     action = str(mapping.get("action", name))
     if website.capability(action) is None:
         raise CapabilityNotFound(f"{website.name!r} has no action {action!r} to stand in for {name!r}.")

@@ -28,26 +28,26 @@ AGENT_SCHEMA: dict[str, Any] = {
             "type": ["string", "object"],
             "minLength": 1,
             "maxLength": 100_000,
-            "description": "What to add: an address, or, for the local person, a command, a path, or a document",
+            "description": "What to add: an address; for the local person also a command, a path or a document",
         },
-        "name": {"type": "string", "minLength": 1, "maxLength": 200, "description": "What to call it"},
+        "name": {"type": "string", "minLength": 1, "maxLength": 200, "description": "Name of the agent"},
         "credential": {
             "type": "string",
             "minLength": 1,
             "maxLength": 300,
-            "description": "Where its secret is, such as env:NAME; for the local person",
+            "description": "Where its secret is, such as env:NAME; only for the local person",
         },
         "era": {
             "enum": ["auto", "modern", "legacy"],
-            "description": "The only era in which an MCP server is spoken to; auto finds out",
+            "description": "Which era of the protocol to speak with an MCP server; auto detects it",
         },
         "sessions": {
             "enum": ["caller", "shared"],
-            "description": "Whether each caller has a session of its own at an MCP server, or all share one",
+            "description": "For an MCP server: whether each caller gets its own session, or all share one",
         },
         "changes": {
             "enum": list(MODES),
-            "description": "What a change of its description does: pin, trust or ask; the setting decides by default",
+            "description": "What happens when its description changes: pin, trust or ask; default is the setting",
         },
     },
     "required": ["source"],
@@ -57,7 +57,12 @@ AGENT_SCHEMA: dict[str, Any] = {
 APPROVAL_SCHEMA: dict[str, Any] = {
     "type": "object",
     "properties": {
-        "hash": {"type": "string", "minLength": 64, "maxLength": 64, "description": "That of the change you looked at"}
+        "hash": {
+            "type": "string",
+            "minLength": 64,
+            "maxLength": 64,
+            "description": "The hash of the change that you looked at",
+        }
     },
     "required": ["hash"],
     "additionalProperties": False,

@@ -135,4 +135,4 @@ async def fetch_json(url: str, gate: Gate) -> Any:
     try:
         return await jsonrpc.decode_large(answer.body, _LIMITS)
     except (ParseError, TooLarge):
-        raise TargetError(f"{url} answered with something that is not JSON.") from None
+        raise TargetError(f"{url} did not answer with JSON.") from None

@@ -69,7 +69,7 @@ class Letters:
     async def find(self, wanted: Wanted) -> list[dict[str, Any]]:
         """The latest first, each in a few words."""
         if not 1 <= wanted.limit <= MOST:
-            raise ValidationError(f"--limit is {wanted.limit}; give one from 1 to {MOST}.")
+            raise ValidationError(f"--limit is {wanted.limit}; it must be from 1 to {MOST}.")
         found: list[dict[str, Any]] = []
         if not wanted.queue:
             calls = await self.calls.latest(
@@ -153,13 +153,14 @@ async def replay(gateway: Gateway, letter: str, *, again: bool = False, twice: b
         return Replayed(letter, "queued")
     kept, call, failed = await letters.calls.get(number)
     if kept.replayed is not None and not again:
-        raise Conflict(f"Dead letter {letter} was sent again already. Give --again to send it once more.")
+        raise Conflict(f"Dead letter {letter} was already replayed. Add --again to send it once more.")
     try:
         target = await gateway.lookup(call.agent, call.capability)
         if failed.sent and not twice and not _is_repeatable(target[1], call):
             raise Conflict(
-                f"Dead letter {letter} may have run already: it was sent, and then no answer came. Ask its target. If "
-                "it was not done, or may be done twice, send it with --may-run-twice; else drop it: agent3 dlq drop."
+                f"Dead letter {letter} may already have run: it was sent, but no answer came. Ask its "
+                "target. If it did not run, or may run twice, add --may-run-twice; otherwise drop it with "
+                "agent3 dlq drop."
             )
         outcome = await _send_again(gateway, target, kept, call)
     except Agent3Error as error:
@@ -251,7 +252,7 @@ def _parse_id(letter: str) -> tuple[str, str, str]:
     name, _, number = rest.partition(":")
     if kind == "queue" and name and number:
         return kind, unquote(name), number
-    raise ValidationError(f"{letter[:100]!r} is not the id of a dead letter. Take one that agent3 dlq list prints.")
+    raise ValidationError(f"{letter[:100]!r} is not the id of a dead letter. Use one printed by agent3 dlq list.")
 
 
 def _queue_id(queue: str, number: str) -> str:
@@ -260,7 +261,9 @@ def _queue_id(queue: str, number: str) -> str:
 
 def _not_found(queue: str, number: str) -> NotFound:
     letter = _queue_id(queue, number)
-    return NotFound(f"There is no dead letter {letter[:200]!r}. It may have been replayed, dropped, or have expired.")
+    return NotFound(
+        f"Dead letter {letter[:200]!r} does not exist. It may have been replayed, dropped, or have expired."
+    )
 
 
 def _decode_letter(row: Row, body: bytes) -> Letter:

@@ -49,7 +49,7 @@ class Departures:
         self._seen, gone = self._directory.departed_since(self._seen)
         for name, addresses in opened.items():
             if left := gone.intersection(addresses):
-                log.info("%d connections of removed agents are closed", len(left))
+                log.info("closed %d connections of removed agents", len(left))
                 await self._protocols[name].disconnect(left)
 
     async def _run(self) -> None:
@@ -58,6 +58,6 @@ class Departures:
             try:
                 await self.look()
             except Agent3Error as error:  # of the database; the next look may succeed
-                log.debug("whether agents were removed is not known: %s", error)
+                log.debug("cannot check whether agents were removed: %s", error)
             except Exception:
-                log.exception("what belongs to removed agents could not be closed")
+                log.exception("resources of removed agents could not be closed")

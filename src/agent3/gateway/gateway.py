@@ -82,15 +82,13 @@ _MOST_RETRIES = 10
 _MOST_NAMED = 20
 _QUESTIONS_PER_CALL = 10
 """How much oftener than call a client may search, look, answer and rate."""
-_NOTHING_FOUND = (
-    "Nothing fits. Say it with other words, or what it is about in general; an empty query lists the agents."
-)
+_NOTHING_FOUND = "No match. Use other words or a more general description; an empty query lists the agents."
 _NOTHING_THERE = (
-    "Nothing is there that meets this. Leave filters out, or let an agent be added: an MCP server, an A2A agent or a "
-    "website, with agent3 add."
+    "Nothing matches these filters. Remove some, or have an agent added with agent3 add: an MCP server, an "
+    "A2A agent or a website."
 )
-_ONLY_NEAR = "None of them has your words. Make sure that one fits before you call it, or search with other words."
-_INDEXING = "Indexing: {} of {} agents can be found so far. Search again in a moment for the others."
+_ONLY_NEAR = "None of these matches your words closely. Check the match before you call it, or search with other words."
+_INDEXING = "Indexing: {} of {} agents are searchable so far. Search again in a moment."
 _APPROVES = Question(QUESTION, "Approve it?", {"type": "boolean"})
 _KNOWN = 200
 """Callers of whom it is remembered what they may call of an agent."""
@@ -164,7 +162,7 @@ class Gateway:
         accept = self.accepts(caller.principal, filters)
         if (protocol := (filters or {}).get("protocol")) is not None and protocol not in self.core.connectors:
             raise ValidationError(
-                f"Unknown protocol {protocol!r}. There are {', '.join(sorted(self.core.connectors))}."
+                f"Unknown protocol {protocol!r}. Known are {', '.join(sorted(self.core.connectors))}."
             )
         media_types: set[str] = set()
         if (media_type := (filters or {}).get("mediaType")) is not None:
@@ -194,7 +192,7 @@ class Gateway:
             answer["hint"] = _NOTHING_FOUND if query.strip() and not filters else _NOTHING_THERE
             if media_types and media_type not in media_types:
                 only = ", ".join(sorted(media_types))
-                answer["hint"] = f"Nothing that fits takes or gives {media_type!r}, only {only}. {_NOTHING_THERE}"
+                answer["hint"] = f"No match accepts or returns {media_type!r}, only {only}. {_NOTHING_THERE}"
         elif query.strip() and all(hit["why"] == NEAR for hit in shown):
             answer["hint"] = _ONLY_NEAR
         if not shown:
@@ -387,13 +385,13 @@ class Gateway:
         there for it: a refusal that told the two apart would show what it must not see.
         """
         if not self.core.access.allows_anything(principal):
-            raise AccessError(f"Client {principal.id} may call nothing at this gateway. No rule allows it anything.")
+            raise AccessError(f"Client {principal.id} may not call anything at this gateway: no rule allows it.")
 
     def count_question(self, principal: Principal) -> None:
         """What is no call is free, but bounded: each of these verbs reads or writes the database."""
         if principal.kind != "local" and (wait := self._meter.take(principal.id)):
             raise RateLimited(
-                f"Client {principal.id} searches, reads, answers or rates too often. Come back in {wait:.1f} s.",
+                f"Client {principal.id} searches, reads, answers or rates too often. Try again in {wait:.1f} s.",
                 retry_after=wait,
             )
 
@@ -416,7 +414,7 @@ class Gateway:
         if len(offered) == 1:
             return offered[0]
         if not offered:
-            raise CapabilityNotFound(f"Agent {agent.id!r} offers nothing that can be called.")
+            raise CapabilityNotFound(f"Agent {agent.id!r} has no capability that can be called.")
         actions = [capability for capability in offered if capability.meta.get("reads") != "commands"]
         if best := await self.directory.choose(agent, actions, message):
             return best
@@ -522,7 +520,7 @@ class Gateway:
         call, question = job.call, job.questions[0]
         answer = answers.get(question.id)
         if answer is not None and answer.action != "accept":
-            return failed_by(Declined(f"{call.agent}: nobody said what to do, and nothing was done."))
+            return failed_by(Declined(f"{call.agent}: the question was not answered, and nothing was done."))
         said = said_in(answer) if answer is not None else ""
         known: dict[str, Target] = {}
         for name in (said, *listed_in(job.state)):  # said may name one that was not listed
@@ -622,7 +620,7 @@ class Gateway:
         given = _answer({QUESTION: said.get(QUESTION, said) if isinstance(said, Mapping) else said}, _APPROVES)
         yes = given.data is True and given.action == "accept"
         if not yes and not (given.action != "accept" or given.data is False):
-            raise ValidationError("Answer with yes or no: that is what this approval asks.")
+            raise ValidationError("Answer yes or no.")
         found = await self.core.parts.approvals.decide(caller.principal, approval, approve=yes)
         return Done((Part(data=found),))
 
@@ -646,7 +644,7 @@ class Gateway:
         """A job of this caller as it stands; JobNotFound for any other, and for one of another ``agent``."""
         found = await self.core.runner.get(caller.principal, job)
         if agent is not None and found.call.agent != agent:
-            raise JobNotFound(f"Agent {agent[:100]!r} has no job {found.id}. Give the agent that asked.")
+            raise JobNotFound(f"Job {found.id} does not belong to agent {agent[:100]!r}. Name the agent that asked.")
         return found
 
     async def wait(self, caller: Caller, job: str, seconds: float, agent: str | None = None) -> Outcome:
@@ -705,17 +703,19 @@ class Gateway:
         names = sorted(capability.name for capability in offered)
         near = nearest(name, names)
         hint = f"Did you mean {near!r}? " if near else ""
-        more = ", and more: use agent3_select" if len(names) > _MOST_NAMED else ""
+        more = ", and more: see agent3_select" if len(names) > _MOST_NAMED else ""
         raise CapabilityNotFound(
-            f"Agent {agent.id!r} has no capability {name[:100]!r} that you can call. "
-            f"{hint}It has {', '.join(names[:_MOST_NAMED])}{more}.",
+            f"Agent {agent.id!r} has no capability {name[:100]!r} that you may call. {hint}It has "
+            f"{', '.join(names[:_MOST_NAMED])}{more}.",
             data={"nearest": [near]} if near else None,
         )
 
 
 def _check_takes_calls(agent: Agent) -> None:
     if agent.status in ("suspended", "retired"):
-        raise AgentNotFound(f"Agent {agent.id!r} is {agent.status} and takes no calls. Use agent3_search.")
+        raise AgentNotFound(
+            f"Agent {agent.id!r} is {agent.status} and accepts no calls. Use agent3_search to find another."
+        )
 
 
 def status_of(agent: Agent) -> str:
@@ -724,7 +724,7 @@ def status_of(agent: Agent) -> str:
 
 
 def _no_callbacks() -> SetupError:
-    return SetupError("This gateway was built without callbacks. Wait for the job, or follow its events.")
+    return SetupError("This gateway does not support callbacks. Wait for the job, or follow its events.")
 
 
 def _bounded(name: str, value: Any, least: float, most: float) -> Any:
@@ -764,7 +764,7 @@ def _check_is_answer(said: dict[str, Any], questions: Sequence[Question]) -> Non
         return
     unknown = ", ".join(repr(name[:50]) for name in sorted(said)[:5])
     asked = ", ".join(question.id for question in questions)
-    raise ValidationError(f"This job asks no question {unknown}. Give the answers by these ids: {asked}.")
+    raise ValidationError(f"This job has no question {unknown}. Its questions are: {asked}.")
 
 
 def _fits(value: Any, definition: dict[str, Any]) -> bool:

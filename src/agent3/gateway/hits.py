@@ -36,7 +36,7 @@ _ENOUGH = 3
 PriceOf: TypeAlias = Callable[[str, Capability], Price]
 """What a call of an agent's capability costs."""
 _SENTENCE = re.compile(r"(?<=[.!?。])\s|\n")
-NEAR = "near in meaning"
+NEAR = "similar meaning"
 """Why a hit was found that has none of the words."""
 _FIELD_NAMES = {"agent text": "agent", "parameter text": "parameter", "choices": "parameter"}
 
@@ -109,7 +109,7 @@ def matches_filters(agent: Agent, capability: Capability | None, filters: Mappin
                 modes = (*capability.input_modes, *capability.output_modes) if capability is not None else ()
                 meets = wanted in modes
             case _:
-                raise ValueError(f"There is no filter {name!r}.")
+                raise ValueError(f"Unknown filter {name!r}.")
         if not meets:
             return False
     return True
@@ -228,13 +228,13 @@ def fit(answer: dict[str, Any], budget: int) -> dict[str, Any]:
         shown = {**answer, "agents": kept, "count": len(kept)}
         if left := len(hits) - len(kept):
             shown["omitted"] = left
-            shown["hint"] = "More fit: raise maxTokens, lower detail, or add words."
+            shown["hint"] = "There are more matches: raise maxTokens, lower detail, or add words."
         if count_tokens(shown) <= budget or len(kept) <= 1:
             break
         kept = kept[:-1]
     if count_tokens(shown) > budget and kept and "inputSchema" in kept[0]:
         del kept[0]["inputSchema"]  # agent3_select has it
-        shown["hint"] = "Its schema does not fit into maxTokens: use agent3_select."
+        shown["hint"] = "Its schema exceeds maxTokens; use agent3_select."
     if count_tokens(shown) > budget and kept and "signature" in kept[0]:
         kept[0]["signature"] = kept[0]["signature"][:_SHORT_LINE] + "…"
     return shown

@@ -44,7 +44,7 @@ def read_mode(mode: str) -> str:
     """The media type of a message, without parameters. ``text`` and ``json`` are understood too."""
     kind = _media_type(mode)
     if "/" not in (kind := _SHORT.get(kind, kind)):
-        raise ValidationError(f"inputMode is a media type, such as {TEXT} or {JSON}; {mode[:100]!r} is none.")
+        raise ValidationError(f"inputMode must be a media type such as {TEXT} or {JSON}, got {mode[:100]!r}.")
     return kind
 
 
@@ -60,7 +60,7 @@ def read_message(message: str, mode: str) -> tuple[Part, ...]:
     if message.startswith("data:"):
         raw, named = _read_data_uri(message)
         if named != kind:
-            raise ValidationError(f"inputMode says {kind}, but the data URI says {named}. Make them the same.")
+            raise ValidationError(f"inputMode says {kind}, but the data URI says {named}. They must match.")
         return (Part(raw=raw, media_type=kind),)
     return (Part(raw=_read_base64(message, f"With inputMode {kind} the message"), media_type=kind),)
 
@@ -85,7 +85,9 @@ async def read_files(
                 raise ValidationError(f"files[{number}] needs exactly one of artifact, uri (a data URI) and bytes.")
         size += len(raw)
         if size > MOST_BYTES:
-            raise TooLarge(f"The files of one call may have {MOST_BYTES} bytes together. Send fewer, or smaller ones.")
+            raise TooLarge(
+                f"The files of one call may have at most {MOST_BYTES} bytes in total. Send fewer or smaller ones."
+            )
         parts.append(Part(raw=raw, media_type=_media_type(kind or found), name=name))
     return tuple(parts)
 
@@ -104,7 +106,7 @@ def check_modes(agent: str, capability: Capability, parts: Sequence[Part], mode:
             continue
         if not any(is_among(kind, pattern) for pattern in declared):
             raise ValidationError(
-                f"{agent}/{capability.name} does not take {kind[:100]}. It takes {', '.join(declared)}.",
+                f"{agent}/{capability.name} does not accept {kind[:100]}. It accepts {', '.join(declared)}.",
                 data={"inputModes": list(declared)},
             )
 

@@ -140,15 +140,17 @@ class Approvals:
         agent = await self._directory.get(agent_id)
         found = list_changes(agent)
         if found is None:
-            raise Conflict(f"No change of {agent_id} waits for approval.")
+            raise Conflict(f"{agent_id} has no change that waits for approval.")
         if shown is not None and shown != found["hash"]:
-            raise Conflict(f"Another change of {agent_id} waits by now. Look at it first: agent3 show --changes.")
+            raise Conflict(
+                f"{agent_id} has changed again since. Look at the new change first: agent3 show {agent_id} --changes"
+            )
         now = _pending_agent(agent)
         if now is None:
-            raise SetupError(f"The change of {agent_id} is too large to be kept. Add it again to approve it.")
+            raise SetupError(f"The change of {agent_id} is too large to be stored. To approve it, add the agent again.")
         meta = {name: value for name, value in agent.meta.items() if name not in (PENDING, SUSPENDED)}
         meta |= {name: value for name, value in now.meta.items() if name not in (PENDING, SUSPENDED)}
         status = "active" if agent.status == "suspended" else agent.status
         if not await self._directory.renew(agent, replace(now, status=status, meta=meta)):
-            raise Conflict(f"{agent_id} was changed meanwhile. Look at the change again.")
+            raise Conflict(f"{agent_id} was changed in the meantime. Look at the change again.")
         return found

@@ -114,7 +114,7 @@ class Given:
     @property
     def where(self) -> str:
         """How people know it: never its content, which may hold what must not be told."""
-        return self.text[:100] if self.file is not None else "The JSON that was given"
+        return self.text[:100] if self.file is not None else "The given document"
 
 
 @dataclass(frozen=True, slots=True)
@@ -231,7 +231,7 @@ class Protocol:
 
     async def serve_stdio(self) -> None:
         """Serve one host over standard input and output."""
-        raise SetupError(f"{self.name} has no door on standard input and output.")
+        raise SetupError(f"{self.name} does not support standard input and output.")
 
 
 class Listening(Interface):

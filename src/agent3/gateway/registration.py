@@ -134,8 +134,8 @@ class Registration:
         found = self._choose(await self._read(what, name, credential), choices or {})
         if len(found) != 1:
             names = ", ".join(sorted(thing.name or "" for _, thing in found))
-            where = "The JSON that was given" if what.lstrip().startswith("{") else what
-            raise SetupError(f"{where} holds several servers: {names}. Choose one by --name, or add all of them.")
+            where = "The given document" if what.lstrip().startswith("{") else what
+            raise SetupError(f"{where} contains several servers: {names}. Choose one with --name, or add all of them.")
         protocol, thing = found[0]
         return await self._add(protocol, _telling(thing, on_progress), vault or self._sign_ins, sign_in, changes)
 
@@ -164,7 +164,7 @@ class Registration:
             found = _telling(thing, on_progress)
             try:
                 if elsewhere and found.fault is None and needs_secret(found.route):
-                    raise _only_here("What needs a secret of this machine")
+                    raise _only_here("A reference to a secret of this machine")
                 agent = await self._add(protocol, found, vault or self._sign_ins, sign_in, changes)
                 results.append(Added(_label(found), agent=agent))
             except Agent3Error as error:
@@ -194,8 +194,8 @@ class Registration:
         text = what.strip()
         if not text:
             raise SetupError(
-                "Nothing was given to add. Give a URL, a command, or a file: a client's mcpServers, an agent card or a "
-                "website's interface."
+                "Nothing to add. Give a URL, a command, or a file such as a client's mcpServers, an agent "
+                "card or a website interface."
             )
         if text.startswith(("http://", "https://")):
             if urlsplit(text).path.endswith("/ai-catalog.json"):
@@ -211,10 +211,10 @@ class Registration:
             if found := protocol.read(given):
                 return [(protocol, _named(thing)) for thing in found]
         if scheme := _SCHEME.match(text):
-            raise SetupError(f"{scheme[1]!r} addresses are not known here. Give http:// or https://, or a command.")
+            raise SetupError(f"{scheme[1]!r} addresses are not supported. Give http:// or https://, or a command.")
         if document is not None:
-            raise SetupError(f'{given.where} holds no MCP servers; they stand under "mcpServers".')
-        raise SetupError(f"{text[:100]!r} is nothing that can be added.")
+            raise SetupError(f'{given.where} contains no MCP servers; they must be under "mcpServers".')
+        raise SetupError(f"Cannot add {text[:100]!r}: it is not a known kind of address, command or file.")
 
     def _choose(
         self, found: list[tuple[Protocol | None, Found]], choices: Mapping[str, str]
@@ -271,7 +271,7 @@ class Registration:
                 elif protocol is not None:
                     things = protocol.read(Given(entry.name, None, entry.document, entry.name, fetched=True))
                 if not things:
-                    raise SetupError(f"What the catalog says of {entry.name} is not known here.")
+                    raise SetupError(f"The catalog entry {entry.name} has an unknown type.")
             except SetupError as error:
                 things = [Found(Route("", ""), entry.name, fault=error)]
             found += [(protocol, _listed(thing, url)) for thing in things]
@@ -338,7 +338,7 @@ class Registration:
                         return other, await _register(other, dataclasses.replace(found, route=route), vault)
             return candidate, agent
         if clearest is None:
-            raise SetupError(f"No protocol of this gateway knows what to do with {shown(address)}.")
+            raise SetupError(f"No protocol of this gateway recognizes {shown(address)}.")
         raise _with_hint(clearest, address)
 
     # Storing
@@ -361,9 +361,11 @@ class Registration:
             before = await self._find(agent.id)
             if before is not None and before.source != agent.source:
                 origin = before.source or "here"
-                raise Conflict(f"There is an agent {agent.id!r} already, from {origin}. Give another --name.")
+                raise Conflict(f"Agent {agent.id!r} already exists, from {origin}. Choose another --name.")
             if before is None and self.is_taken is not None and await self.is_taken(agent.id):
-                raise Conflict(f"The running gateway has an agent {agent.id!r} of its own. Give another --name.")
+                raise Conflict(
+                    f"The running gateway already has an agent {agent.id!r} of its own. Choose another --name."
+                )
             mode = changes or (before.meta.get(MODE) if before is not None else None)
             if mode is not None:
                 agent = replace(agent, meta={**agent.meta, MODE: mode})
@@ -406,11 +408,11 @@ class Registration:
         """Add what asks for a sign-in, with one. What does not come to its end leaves nothing behind."""
         route = found.route
         if route.credential is not None:
-            raise SetupError("--sign-in gets a credential, --credential gives one. Say one or the other.")
+            raise SetupError("Use either --sign-in or --credential, not both.")
         if route.address.startswith("stdio:"):
-            raise SetupError("A program is not signed in to. Give its secret by --credential NAME=env:NAME.")
+            raise SetupError("A program cannot be signed in to. Pass its secret with --credential NAME=env:NAME.")
         if references_in(route):
-            raise SetupError("--sign-in is for addresses without references in them. Give the plain address.")
+            raise SetupError("--sign-in does not support addresses with references in them. Give the plain address.")
         refusal: TargetRefused | None = None
         if protocol is None:
             try:
@@ -467,8 +469,8 @@ class Registration:
         route = next((one for one in routes if one.credential is not None), None)
         if route is None:
             raise SetupError(
-                f"{agent.id} was added without a credential, so users cannot sign in to it. Add it again, with "
-                "--credential or --sign-in."
+                f"{agent.id} was added without a credential, so users cannot sign in to it. Add it again "
+                "with --credential or --sign-in."
             )
         if secret is not None:
             reference = kept_reference(f"login.{agent.id}.{token_hex(8)}")
@@ -485,7 +487,7 @@ class Registration:
             entry = await protocol.sign_in(found, wish, refusal)
             if entry is None:
                 raise SetupError(
-                    f"{agent.id} asks for no sign-in. To give a secret instead: agent3 login {agent.id} --key"
+                    f"{agent.id} does not use sign-in. To store a secret instead: agent3 login {agent.id} --key"
                 )
             reference, _ = await self._sign_in(protocol, found, self._sign_ins, wish, entry)
             way = "sign-in"
@@ -496,7 +498,7 @@ class Registration:
         """Forget what a user logged in with; NotFound where they did not."""
         reference = await self._logins.forget(user, name)
         if reference is None:
-            raise NotFound(f"{user} is not logged in to {name!r}. agent3 vault list says who is logged in where.")
+            raise NotFound(f"{user} is not logged in to {name!r}. See agent3 vault list.")
         await self._drop_login(reference)
 
     async def _drop_login(self, reference: str | None) -> None:
@@ -549,7 +551,9 @@ async def _register(protocol: Protocol, found: Found, vault: Vault) -> Agent:
 
 
 def _only_here(what: str) -> AccessError:
-    return AccessError(f"{what} is added at the gateway's own machine, with agent3 add. Give an address: https://…")
+    return AccessError(
+        f"{what} can be added only on the gateway's own machine, with agent3 add. Give an address: https://…"
+    )
 
 
 def _label(found: Found) -> str:
@@ -576,7 +580,7 @@ def _json(text: str, where: str) -> Any:
 def _open(text: str) -> tuple[Path | None, Any]:
     """The file that a text names, and the document in it or in the text itself, where there are such."""
     if text.startswith("{"):
-        return None, _json(text, "The JSON that was given")
+        return None, _json(text, "The given document")
     try:
         path = Path(text).expanduser()
     except RuntimeError:  # of an unknown user
@@ -590,7 +594,7 @@ def _content(file: Path) -> str:
     try:
         return file.read_text(encoding="utf-8")
     except OSError as error:
-        raise SetupError(f"{file} cannot be read: {error.strerror}.") from None
+        raise SetupError(f"Cannot read {file}: {error.strerror}.") from None
     except UnicodeDecodeError:
         raise SetupError(f"{file} is not a text file.") from None
 
@@ -599,15 +603,15 @@ def _with_hint(error: TargetError, address: str) -> TargetError:
     """The failure, and what to do if something answers there, but like a website for people."""
     if not isinstance(error, TargetRefused | Unavailable | CallTimeout):
         error.message = (
-            f"{error.message.rstrip('.')}. Is it an ordinary website? Then make an interface of it: "
-            f"agent3 web learn {shown(address)} --out site.yaml, and: agent3 add site.yaml"
+            f"{error.message.rstrip('.')}. If it is an ordinary website, create an interface for it first: "
+            f"agent3 web learn {shown(address)} --out site.yaml, then: agent3 add site.yaml"
         )
         error.args = (error.message,)
     return error
 
 
 def _asks_for_none(address: str) -> SetupError:
-    return SetupError(f"{shown(address)} does not ask for a sign-in. Add it without --sign-in.")
+    return SetupError(f"{shown(address)} does not require a sign-in. Add it without --sign-in.")
 
 
 def _how_to_sign_in(error: TargetRefused, found: Found) -> TargetRefused:
@@ -616,9 +620,9 @@ def _how_to_sign_in(error: TargetRefused, found: Found) -> TargetRefused:
         return error
     named = f" --name {shlex.quote(found.name)}" if found.name is not None else ""
     again = f"agent3 add {shlex.quote(found.route.address)}{named}"
-    text = f"{place_of(found.route.address)} wants to know who you are (HTTP 401)."
+    text = f"{place_of(found.route.address)} requires authentication (HTTP 401)."
     if error.data.get("signIn", True):
-        text += f" To sign in, type: {again} --sign-in\nWith a key that it gave you in an environment variable:"
+        text += f" To sign in: {again} --sign-in\nTo use a key from an environment variable:"
     else:
-        text += " With a key that it gave you in an environment variable, type:"
+        text += " To use a key from an environment variable:"
     return TargetRefused(f"{text} {again} --credential env:NAME", data=error.data)

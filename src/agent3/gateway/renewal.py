@@ -188,12 +188,12 @@ class Renewals:
             found = await asyncio.to_thread(admit_described, described, route)
         except TargetError as wrong:
             self._count("unreachable")
-            log.warning("%s cannot be asked what it can do, and keeps its card: %s", agent.id, wrong)
+            log.warning("%s cannot be asked for its description, and keeps its card: %s", agent.id, wrong)
             return await self._stored(agent, self._marked(agent, wrong))
         except Agent3Error as wrong:
             # Such as a variable that is not set here: a fault of this gateway, and no news of the server.
             self._count("failed")
-            log.warning("%s cannot be asked what it can do: %s", agent.id, wrong)
+            log.warning("%s cannot be asked for its description: %s", agent.id, wrong)
             return None
         if why := self._protocols[route.protocol].renewal_refusal(agent, found):
             return await self._stored(agent, self._suspended(agent, why))
@@ -211,8 +211,8 @@ class Renewals:
             return None
         protocol = self._protocols[route.protocol]
         if needs_secret(route) and (more := protocol.secret_origins(now) - protocol.secret_origins(agent)):
-            return f"it now sends its secret to {', '.join(sorted(more))}"
-        return None if self._mode(agent) == "trust" else "it now describes itself in another way"
+            return f"it would now send its secret to {', '.join(sorted(more))}"
+        return None if self._mode(agent) == "trust" else "its description has changed"
 
     def _mode(self, agent: Agent) -> str:
         return str(agent.meta.get(MODE) or self._changes)
@@ -223,11 +223,11 @@ class Renewals:
         kept = quarantine(agent, now, self._env.now(), why)
         if kept is not agent:
             log.warning(
-                "%s is served as it was approved: %s. See agent3 show %s --changes, and agent3 approve %s.",
+                "%s is served as it was approved: %s. See agent3 show %s --changes and agent3 approve %s.",
                 *(agent.id, why, agent.id, agent.id),
             )
         if self._mode(agent) == "ask" and kept.status == "active":
-            mark = {"since": self._env.now(), "why": f"{why}, and nobody has approved that"}
+            mark = {"since": self._env.now(), "why": f"{why}, and the change is not approved"}
             kept = replace(kept, status="suspended", meta={**kept.meta, SUSPENDED: mark})
         return replace(kept, meta={key: value for key, value in kept.meta.items() if key != UNREACHABLE})
 
@@ -244,7 +244,7 @@ class Renewals:
     def _suspended(self, agent: Agent, why: str) -> Agent:
         """The agent as it was, which takes no calls until somebody looks at it and adds it again."""
         self._count("failed")
-        log.error("%s is suspended: %s. If that is right, add it again.", agent.id, why)
+        log.error("%s was suspended: %s. If the change is correct, add it again.", agent.id, why)
         mark = {"since": self._env.now(), "why": why}
         return (
             agent
@@ -255,7 +255,7 @@ class Renewals:
     async def _stored(self, before: Agent, now: Agent) -> Agent | None:
         if now == bare(before) or not await self._directory.renew(before, now):
             return None  # nothing new, or somebody has added it anew or removed it meanwhile, and knows better
-        log.info("%s is renewed: it has %d capabilities", now.id, len(now.capabilities))
+        log.info("%s was renewed: it has %d capabilities", now.id, len(now.capabilities))
         return now
 
 

@@ -64,7 +64,7 @@ class Reports:
         """Calls, failures, times, tokens and cost for each group."""
         given = {**query, "by": [one.strip() for one in query.get("by", "agent").split(",") if one.strip()]}
         if unknown := [one for one in given["by"] if one not in get_args(Group)]:
-            raise ValidationError(f"Cannot group by {unknown[0][:40]!r}: group by {', '.join(get_args(Group))}.")
+            raise ValidationError(f"Cannot group by {unknown[0][:40]!r}. Group by {', '.join(get_args(Group))}.")
         wanted = _parse(given, StatisticsWanted)
         return {"by": list(wanted.by), "statistics": await self._statistics.read(reader, wanted)}
 
@@ -98,7 +98,7 @@ def _parse(query: Mapping[str, Any], kind: type[W]) -> W:
     for name, value in query.items():
         field = known.get(name.replace("_", "-"))
         if field is None:
-            raise ValidationError(f"There is no filter {name[:40]!r}. There are {', '.join(sorted(known))}.")
+            raise ValidationError(f"Unknown filter {name[:40]!r}. Known are {', '.join(sorted(known))}.")
         if value in ("", None):
             continue
         if isinstance(value, str) and len(value) > 1_000:
@@ -110,7 +110,7 @@ def _parse(query: Mapping[str, Any], kind: type[W]) -> W:
             wanted = (
                 "a whole number" if "`int`" in str(error) else "a number" if "`float`" in str(error) else str(error)
             )
-            raise ValidationError(f"{name} is {str(value)[:60]!r}; give {wanted}.") from None
+            raise ValidationError(f"{name} is {str(value)[:60]!r}; it must be {wanted}.") from None
     return msgspec.convert(given, kind, strict=False)
 
 
@@ -126,6 +126,6 @@ def _parse_time(name: str, text: str) -> float:
             seconds = math.nan
     if not abs(seconds) < _LATEST:  # nan is not either
         raise ValidationError(
-            f"{name} is {text[:40]!r}: give seconds since 1970, or a date such as 2026-01-31T08:00:00Z."
+            f"{name} is {text[:40]!r}; it must be seconds since 1970, or a date such as 2026-01-31T08:00:00Z."
         )
     return seconds

@@ -22,15 +22,18 @@ _NAME = {"type": "string", "maxLength": 300}
 ROUTE_SCHEMA: dict[str, Any] = {
     "type": "object",
     "properties": {
-        "capability": {**_NAME, "description": "The capability that has a stand-in, as AGENT.CAPABILITY"},
-        "also": {**_NAME, "description": "The capability that stands in for it, likewise"},
+        "capability": {**_NAME, "description": "The capability that gets a stand-in, as AGENT.CAPABILITY"},
+        "also": {**_NAME, "description": "The stand-in, as AGENT.CAPABILITY"},
         "map": {
             "type": "object",
-            "description": "Inputs whose names differ: the name in also, and the name in capability",
+            "description": "Inputs with different names: the name in also, and the name in capability",
             "additionalProperties": {"type": "string"},
             "maxProperties": 100,
         },
-        "output": {"type": "string", "description": "The field that its result becomes, where results differ"},
+        "output": {
+            "type": "string",
+            "description": "The field of capability's result that takes the result of also, if the results differ",
+        },
     },
     "required": ["capability", "also"],
     "additionalProperties": False,
@@ -85,15 +88,17 @@ class RouteBook:
             and (also is None or also in _spellings(one.by_agent, one.by_capability))
         ]
         if not chosen:
-            raise NotFound(f"{capability[:100]} has no such route. agent3 route lists all routes.")
+            raise NotFound(f"{capability[:100]} has no such stand-in. agent3 route lists all.")
         if any(one.origin == "settings" for one in chosen):
-            raise Conflict(f"The route of {capability[:100]} stands in agent3.toml, under [[routes]]. Remove it there.")
+            raise Conflict(
+                f"The stand-in of {capability[:100]} is defined in agent3.toml, under [[routes]]. Remove it there."
+            )
         for one in chosen:
             await self._routes.undefine(one.agent, one.capability, (one.by_agent, one.by_capability))
         return {"removed": len(chosen)}
 
     async def _split(self, principal: Principal, name: str) -> tuple[str, str]:
-        hidden = NotFound(f"There is no capability {name[:100]!r} that you can call.")
+        hidden = NotFound(f"Capability {name[:100]!r} does not exist, or you may not call it.")
         try:
             agent, capability = await self._routes.split_name(name)
         except CapabilityNotFound:
@@ -152,7 +157,7 @@ def parse_map(pairs: tuple[str, ...] | list[str]) -> dict[str, str]:
     for pair in pairs:
         their, equals, our = pair.partition("=")
         if not equals or not their or not our or their in found:
-            raise ValidationError(f"--map takes THEIRS=OURS, two names of inputs, each of theirs once; got {pair!r}.")
+            raise ValidationError(f"--map must be THEIRS=OURS, two names of inputs, each of theirs once; got {pair!r}.")
         found[their] = our
     return found
 

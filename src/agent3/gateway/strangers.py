@@ -22,11 +22,13 @@ _MOST_CAPABILITIES, _MOST_BYTES = 5_000, 8 << 20
 
 def check_listed(route: Route, name: str) -> None:
     """SetupError where an entry of a catalog is more than an address on the web."""
-    again = "Download its description and add that, if you want it."
+    again = "Download its description and add that instead, if you trust it."
     if not route.address.startswith(("http://", "https://")):
-        raise SetupError(f"{name} is a program, and a catalog does not decide what runs here. {again}")
+        raise SetupError(f"{name} is a program, and a catalog may not decide what runs here. {again}")
     if needs_secret(route):
-        raise SetupError(f"{name} wants a secret of this machine, and a catalog does not decide who gets one. {again}")
+        raise SetupError(
+            f"{name} asks for a secret of this machine, and a catalog may not decide who gets one. {again}"
+        )
 
 
 def needs_secret(route: Route) -> bool:
@@ -47,7 +49,7 @@ def admit_described(agent: Agent, given: Route) -> Agent:
         raise TooLarge(f"The description of {cleaned.id} has {size} bytes; at most {_MOST_BYTES} are kept.")
     for name, why in refused:
         METRICS.foreign_names_refused.inc()
-        log.warning("%s: the capability %r is left out: %s", cleaned.id, name, why)
+        log.warning("%s: ignoring capability %r: %s", cleaned.id, name, why)
     return cleaned
 
 
@@ -55,7 +57,7 @@ def check_name(agent: Agent) -> None:
     """SecurityError for the name of an agent that cannot be seen for what it is."""
     if why := explain_name(agent.name):
         METRICS.foreign_names_refused.inc()
-        raise SecurityError(f"{agent.id} is not added by the name that it gives itself: {why}. Give another --name.")
+        raise SecurityError(f"{agent.id} cannot be added under the name it gives itself: {why}. Choose another --name.")
 
 
 def _check_described(agent: Agent, given: Route) -> None:
@@ -65,4 +67,4 @@ def _check_described(agent: Agent, given: Route) -> None:
             if route.address.startswith("stdio:") and route.address != given.address:
                 raise SecurityError(f"{agent.name} describes itself as a program of this machine.")
             if route.credential not in (None, given.credential) or references_in(route) - known:
-                raise SecurityError(f"{agent.name} asks in its description for a secret of this machine.")
+                raise SecurityError(f"{agent.name} asks for a secret of this machine in its description.")

@@ -17,12 +17,13 @@ MOST_CALLS = 20
 """Calls in one batch."""
 
 INSTRUCTIONS = (
-    "agent3 reaches agents, tools and websites for you. Call a tool named AGENT__CAPABILITY directly where one fits. "
-    "Else find one with agent3_search and call it with agent3_call; agent3_select shows what an agent can do in detail."
+    "agent3 reaches agents, tools and websites for you. If a tool named AGENT__CAPABILITY fits, call it "
+    "directly. Otherwise find one with agent3_search and call it with agent3_call; agent3_select shows an "
+    "agent in detail."
 )
 
 ARTIFACT_NAME = "Large result"
-ARTIFACT_TEXT = "A part that was too large for its result, which links to it. Only the caller of the tool can read it."
+ARTIFACT_TEXT = "A part that was too large for the result, which links to it. Only the caller of the tool can read it."
 
 
 _UNTOLD = frozenset({"minLength", "maxLength", "minItems", "maxItems", "exclusiveMinimum", "additionalProperties"})
@@ -65,21 +66,23 @@ def _object(required: list[str], **properties: Any) -> dict[str, Any]:
     return {**shape, "required": required} if required else shape
 
 
-_AGENT = {"type": "string", "minLength": 1, "maxLength": 256, "description": "From agent3_search"}
+_AGENT = {"type": "string", "minLength": 1, "maxLength": 256, "description": "Id of the agent, from agent3_search"}
 
 _CALLBACK = {
     "type": "object",
-    "description": "Send a POST to url when the call ends or asks, with token as Bearer; returns at once, with the job",
+    "description": (
+        "Send a POST to url when the call ends or asks a question, with token as Bearer; returns at once, with the job"
+    ),
     "properties": {
         "url": {"type": "string", "minLength": 1, "maxLength": 2048, "description": "Address that gets the POST"},
-        "token": {"type": "string", "description": "Sent with it, as Authorization: Bearer"},
+        "token": {"type": "string", "description": "Sent as Authorization: Bearer"},
         "events": {
             "type": "array",
             "items": {"enum": list(EVENTS)},
             "minItems": 1,
             "maxItems": len(EVENTS),
             "default": list(EVENTS[:-1]),
-            "description": "Events that are sent",
+            "description": "Events to send",
         },
     },
     "required": ["url"],
@@ -111,45 +114,49 @@ _METADATA = {
             "exclusiveMinimum": 0,
             "maximum": 3_600_000,
             "default": 30_000,
-            "description": "Milliseconds that the call may take",
+            "description": "Timeout of the call in milliseconds",
         },
-        "streaming": {"type": "boolean", "description": "Send pieces of the result as they come"},
+        "streaming": {"type": "boolean", "description": "Send pieces of the result as they arrive"},
         "retries": {
             "type": "integer",
             "minimum": 0,
             "maximum": 10,
             "default": 1,
-            "description": "Repeats of a failed attempt, where safe",
+            "description": "Repeats of a failed attempt, if safe",
         },
-        "idempotencyKey": {"type": "string", "maxLength": 256, "description": "The same key never runs twice"},
-        "contextId": {"type": "string", "maxLength": 256, "description": "Groups calls that belong together"},
-        "agentCard": {"type": "boolean", "default": False, "description": "Add the agent's card to the answer"},
+        "idempotencyKey": {
+            "type": "string",
+            "maxLength": 256,
+            "description": "A call with the same key never runs twice",
+        },
+        "contextId": {"type": "string", "maxLength": 256, "description": "Groups related calls"},
+        "agentCard": {"type": "boolean", "default": False, "description": "Include the agent's card in the answer"},
         "job": {
             "type": "string",
             "maxLength": 256,
-            "description": "Continue this job with message or answers; else read its state or result",
+            "description": "Continue this job with message or answers; without them, read its status or result",
         },
-        "answers": {"type": "object", "description": "Answers to its questions, by question id"},
+        "answers": {"type": "object", "description": "Answers to the job's questions, by question id"},
         "callback": _CALLBACK,
     },
     "additionalProperties": False,
 }
 _FILTERS = {
     "type": "object",
-    "description": "Only what meets all of these",
+    "description": "All filters must match",
     "properties": {
         "agent": {"type": "string", "maxLength": 256, "description": "Agent id"},
         "protocol": {"type": "string", "maxLength": 64, "description": "Such as mcp, a2a, nlweb"},
-        "tag": {"type": "string", "maxLength": 256, "description": "Its tag, or that of its agent"},
-        "provider": {"type": "string", "maxLength": 256, "description": "Who provides the agent"},
+        "tag": {"type": "string", "maxLength": 256, "description": "Tag of the capability or its agent"},
+        "provider": {"type": "string", "maxLength": 256, "description": "Provider of the agent"},
         "maxPrice": {
             "type": "number",
             "minimum": 0,
             "maximum": 1_000_000,
-            "description": "US dollars per call",
+            "description": "Maximum price per call, in US dollars",
         },
-        "readOnly": {"type": "boolean", "description": "Whether it only reads"},
-        "mediaType": {"type": "string", "maxLength": 256, "description": "That it takes or gives"},
+        "readOnly": {"type": "boolean", "description": "Whether it is read-only"},
+        "mediaType": {"type": "string", "maxLength": 256, "description": "Media type it accepts or returns"},
     },
     "additionalProperties": False,
 }
@@ -160,25 +167,31 @@ TOOLS: tuple[ToolText, ...] = (
         output_schema=SEARCH,
         title="Find agents",
         description=(
-            "Find agents, tools and websites that can do something. Each hit has an agent's id, its capability and "
+            "Find agents, tools and websites for a task. Each hit has the agent's id, the capability, and "
             "how to call it."
         ),
         input_schema=_object(
             ["query"],
             query={"type": "string", "maxLength": 1000, "description": "What you need, in a few words"},
-            limit={"type": "integer", "minimum": 1, "maximum": 50, "default": 5, "description": "At most this many"},
+            limit={
+                "type": "integer",
+                "minimum": 1,
+                "maximum": 50,
+                "default": 5,
+                "description": "Maximum number of hits",
+            },
             detail={
                 "type": "string",
                 "enum": list(DETAILS),
                 "default": "signature",
-                "description": "How much of its input is shown",
+                "description": "How much of the input to show",
             },
             filters=_FILTERS,
             maxTokens={
                 "type": "integer",
                 "minimum": 100,
                 "maximum": 50_000,
-                "description": "Size of the answer",
+                "description": "Maximum size of the answer",
             },
         ),
         read_only=True,
@@ -186,8 +199,8 @@ TOOLS: tuple[ToolText, ...] = (
     ToolText(
         name="agent3_select",
         output_schema=SELECT,
-        title="Look at an agent",
-        description="Show an agent's capabilities with input schemas, examples and prices, and its rating.",
+        title="Inspect an agent",
+        description="Show an agent's capabilities with input schemas, examples, prices and rating.",
         input_schema=_object(["agentId"], agentId=_AGENT),
         read_only=True,
     ),
@@ -195,7 +208,7 @@ TOOLS: tuple[ToolText, ...] = (
         name="agent3_invoke",
         output_schema=CARD,
         title="Show an agent's card",
-        description="Only show an agent's raw card, for debugging. To call an agent, use agent3_call.",
+        description="Show an agent's raw card, for debugging only. To call an agent, use agent3_call.",
         input_schema=_object(["agentId"], agentId=_AGENT),
         read_only=True,
     ),
@@ -204,7 +217,7 @@ TOOLS: tuple[ToolText, ...] = (
         output_schema=CALL,
         title="Call an agent",
         description=(
-            "Call an agent, tool or website in plain words, or with capability and input where you know its schema."
+            "Call an agent, tool or website: in plain words, or with capability and input if you know its schema."
         ),
         input_schema=_object(
             [],  # no combination of schemas at the top, which some models' APIs refuse; the verb itself checks
@@ -219,9 +232,9 @@ TOOLS: tuple[ToolText, ...] = (
             capability={
                 "type": "string",
                 "maxLength": 256,
-                "description": "Which of its capabilities, if it has several",
+                "description": "Which capability to call, if the agent has several",
             },
-            input={"type": "object", "description": "Structured input, by the capability's schema"},
+            input={"type": "object", "description": "Structured input, matching the capability's schema"},
             files=_FILES,
             metadata=_METADATA,
             calls={
@@ -229,7 +242,7 @@ TOOLS: tuple[ToolText, ...] = (
                 "minItems": 1,
                 "maxItems": MOST_CALLS,
                 "items": {"type": "object"},
-                "description": "Several calls at once instead, each with agentId, message …",
+                "description": "Several calls at once, in place of one: each with agentId, message …",
             },
         ),
         read_only=False,
@@ -238,7 +251,7 @@ TOOLS: tuple[ToolText, ...] = (
         name="agent3_feedback",
         output_schema=FEEDBACK,
         title="Rate an agent",
-        description="Rate an agent after a call, for others who choose.",
+        description="Rate an agent after a call, to help others choose.",
         input_schema=_object(
             ["agentId", "rating"],
             agentId=_AGENT,

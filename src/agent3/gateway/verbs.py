@@ -147,13 +147,13 @@ class Verbs:
                 began = self._env.monotonic()
                 try:
                     if is_batch(given) or (given.get("metadata") or {}).get("streaming"):
-                        raise ValidationError("A call of a batch is a single one, and is not streamed.")
+                        raise ValidationError("A call in a batch cannot be a batch itself, and cannot be streamed.")
                     return await self.answer("agent3_call", given, quiet, detach=detach)
                 except Agent3Error as refusal:
                     return response(failed_by(refusal), self._env.monotonic() - began)
                 except Exception:
                     log.exception("a call of a batch failed inside the gateway")
-                    internal = Agent3Error("Internal error. The gateway's log has the details.")
+                    internal = Agent3Error("Internal error. See the log of the gateway.")
                     return response(failed_by(internal), self._env.monotonic() - began)
 
         async with asyncio.TaskGroup() as group:
@@ -216,7 +216,7 @@ def _find_misplaced(name: str, given: Mapping[str, Any]) -> str | None:
         metadata = given.get("metadata")
         for key in metadata if isinstance(metadata, Mapping) else ():
             if key not in _OPTIONS and key in _ONE:
-                return f"{key} does not belong in metadata, but beside it"
+                return f"{key} does not belong in metadata, but next to it"
         return None
     if name == "agent3_search":
         other = next((key for key in given if key in _WORDS_FOR_QUERY), None)

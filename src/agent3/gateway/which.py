@@ -36,7 +36,7 @@ MOST_LISTED = 20
 _LISTED, _MORE = "agent3:listed", "agent3:more"
 _LONGEST = 100
 _SPANISH = "No está claro"
-_REPROACH = re.compile(r" \((?:not taken|no entendido): ")
+_REPROACH = re.compile(r" \((?:invalid|no válido): ")
 
 
 def undecided(listed: Sequence[Capability], more: int = 0) -> Capability:
@@ -68,13 +68,13 @@ def write_question(name: str, offered: Sequence[Capability], message: str) -> st
 def _write(name: str, listed: Sequence[Sequence[str]], more: int, message: str) -> str:
     spanish = detect_language(message[:LONGEST]) == "es"
     first = (
-        f"{_SPANISH} qué debe hacer {name}. ¿Cuál de estas cosas quieres?"
+        f"{_SPANISH} qué debe hacer {name}. ¿Cuál de estas opciones quiere?"
         if spanish
         else f"It is not clear what {name} should do. Which one do you mean?"
     )
     lines = [first, *(f"- {one}: {about}" if about else f"- {one}" for one, about in listed)]
     if more:
-        lines.append(f"… y {more} más, por su nombre." if spanish else f"… and {more} more, by name.")
+        lines.append(f"… y {more} más; indique el nombre." if spanish else f"… and {more} more; answer with a name.")
     return "\n".join(lines)
 
 
@@ -86,7 +86,7 @@ def ask_again(question: Question, said: str, state: Any) -> Needs:
     """The same question, after an answer that names nothing."""
     text = _REPROACH.split(question.text, maxsplit=1)[0]
     # In the language of the question: an answer is often a single word.
-    reproach = "no entendido" if text.startswith(_SPANISH) else "not taken"
+    reproach = "no válido" if text.startswith(_SPANISH) else "invalid"
     return Needs((replace(question, text=f"{text} ({reproach}: {one_line(said, _LONGEST)!r})"),), state=state)
 
 

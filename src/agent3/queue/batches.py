@@ -52,7 +52,7 @@ class Batcher:
             while batch := self._next_batch():
                 await self._run_batch(batch)
         except BaseException:
-            closed = StorageError("The queue was closed meanwhile. Open it again and repeat.")
+            closed = StorageError("The queue was closed in the meantime. Open it again and repeat.")
             _fail([*batch, *self._waiting], closed)
             self._waiting.clear()
             raise

@@ -61,9 +61,11 @@ class Rules:
             ("dead", 0),
         ):
             if not getattr(self, name) >= low:
-                raise ValidationError(f"{name} of a queue is {getattr(self, name)!r}; give at least {low}.")
+                raise ValidationError(f"{name} of a queue is {getattr(self, name)!r}; it must be at least {low}.")
         if self.lease > LONGEST_LEASE:
-            raise ValidationError(f"A lease of {self.lease:g} s is too long. Use {LONGEST_LEASE:g} s and extend it.")
+            raise ValidationError(
+                f"A lease of {self.lease:g} s is too long. Use at most {LONGEST_LEASE:g} s and extend it."
+            )
 
 
 class Message(Struct, frozen=True, gc=False):
@@ -107,12 +109,12 @@ class Message(Struct, frozen=True, gc=False):
                 )
         if not -_HIGHEST_PRIORITY <= self.priority <= _HIGHEST_PRIORITY:
             raise ValidationError(
-                f"Priority {self.priority} is out of range. Give one from {-_HIGHEST_PRIORITY} to {_HIGHEST_PRIORITY}."
+                f"Priority {self.priority} is out of range. Use {-_HIGHEST_PRIORITY} to {_HIGHEST_PRIORITY}."
             )
         if not 0 <= self.delay <= _LONGEST_DELAY:
-            raise ValidationError(f"A delay of {self.delay} s is out of range. Give 0 to {_LONGEST_DELAY:.0f} s.")
+            raise ValidationError(f"A delay of {self.delay} s is out of range. Use 0 to {_LONGEST_DELAY:.0f} s.")
         if len(self.body) > largest:
-            raise TooLarge(f"A message of {len(self.body)} bytes is too large; this queue takes {largest}.")
+            raise TooLarge(f"A message of {len(self.body)} bytes is too large; the maximum of this queue is {largest}.")
 
 
 def checksum(name: str, context: str | None, body: bytes) -> int:

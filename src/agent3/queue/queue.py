@@ -282,14 +282,14 @@ class Queue:
         if dropped:
             self._metrics.dead_letters_dropped.inc((self.name,), dropped)
             log.warning(
-                "queue %s: the oldest %d dead letters were dropped: it keeps %d", self.name, dropped, self.rules.dead
+                "queue %s: dropped the %d oldest dead letters: it keeps %d", self.name, dropped, self.rules.dead
             )
 
     async def _bury_damaged(self, leases: list[Lease], tx: Transaction | None = None) -> list[Lease]:
         """The leases whose messages are intact; the others are buried."""
         for lease in [lease for lease in leases if lease.damaged]:
-            log.error("queue %s: message %s is damaged and is not handed out", self.name, lease.id)
-            await self.bury(lease, "it is damaged: its content no longer matches its checksum", tx=tx)
+            log.error("queue %s: message %s is damaged and is not delivered", self.name, lease.id)
+            await self.bury(lease, "it is damaged: its content does not match its checksum", tx=tx)
         return [lease for lease in leases if not lease.damaged]
 
     # --- within a caller's transaction ---
@@ -323,5 +323,5 @@ class Queue:
 
 def _check_range(name: str, value: Any, low: float, high: float) -> Any:
     if not low <= value <= high:
-        raise ValidationError(f"{name} is {value!r}; give one from {low:g} to {high:g}.")
+        raise ValidationError(f"{name} is {value!r}; it must be from {low:g} to {high:g}.")
     return value

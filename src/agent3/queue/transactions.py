@@ -107,8 +107,7 @@ class MessageTable:
     def full(self) -> QueueFull:
         """The refusal of a full queue."""
         return QueueFull(
-            f"Queue {self.name!r} holds {self.rules.bound:,} messages, its maximum, so this one was not put."
-            " Try again later, or add consumers.",
+            f"Queue {self.name!r} is full ({self.rules.bound:,} messages). Try again later, or add consumers.",
             data={"queue": self.name, "bound": self.rules.bound},
             retry_after=1.0,
         )
@@ -116,8 +115,8 @@ class MessageTable:
     def no_space(self) -> StorageFull:
         """The refusal of a database that is nearly full."""
         return StorageFull(
-            f"The database is full, so this message was not put into queue {self.name!r}; the space that is left is"
-            " reserved for taking messages out. Delete old data, or raise storage.max_bytes.",
+            f"The database is full, so the message was not put into queue {self.name!r}; the remaining space "
+            "is reserved for taking messages out. Delete old data, or raise storage.max_bytes.",
             data={"queue": self.name},
             retry_after=1.0,
         )
@@ -198,7 +197,7 @@ class _Transaction:
             self.result.wakes = True
         if _is_past(state["leased"]):
             rows = await self._tx.all(self._sql["expired"], self._name)
-            reason = "its lease ended without a word from the consumer"
+            reason = "its lease expired without a reply from the consumer"
             dead = [row for row in rows if row["attempts"] >= self._rules.attempts]
             again = [row for row in rows if row["attempts"] < self._rules.attempts]
             if again:
@@ -383,7 +382,7 @@ def _answer_known_key(message: Message, known: tuple[str, str]) -> Answer[str]:
     if digest == message.digest:
         return Answer(first)
     return Answer(
-        error=Conflict(f"Key {message.key!r} was used for another message. Give each message a key of its own.")
+        error=Conflict(f"Key {message.key!r} was already used for a different message. Use a new key for each message.")
     )
 
 

@@ -72,7 +72,9 @@ def measure(value: object, limits: Limits = LIMITS, what: str = "input") -> int:
                 nodes += len(children)
                 fits = depth < limits.depth or not _is_container(item)
                 if nodes > most:
-                    raise TooLarge(f"The {what} holds more than {most} values; send it in parts", data={"what": what})
+                    raise TooLarge(
+                        f"The {what} contains more than {most} values; send it in parts", data={"what": what}
+                    )
                 below.extend(children)
             if not fits:
                 _refuse(value, limits, what)
@@ -125,7 +127,7 @@ def _refuse(value: object, limits: Limits, what: str) -> NoReturn:
                 f"{place} {reason}; shorten it or send it in parts", data={"path": render(path), "what": what}
             )
         if isinstance(item, float) and not math.isfinite(item):
-            raise ValidationError(f"{place} is {item}, which JSON does not have; send a finite number or null")
+            raise ValidationError(f"{place} is {item}, which is not allowed in JSON; send a finite number or null")
     raise TooLarge(f"The {what} is too large; send it in parts", data={"what": what})
 
 
@@ -150,9 +152,9 @@ def find_foreign(value: object, limits: Limits = LIMITS) -> tuple[Path, str] | N
             try:
                 item.encode()
             except UnicodeEncodeError:
-                return path, "holds text that is not valid Unicode"
+                return path, "contains text that is not valid Unicode"
         if item is not None and not isinstance(item, (str, int, float, list, tuple, Mapping)):
-            return path, f"is a {type(item).__name__}, which JSON does not have"
+            return path, f"is a {type(item).__name__}, which is not a JSON type"
     return None
 
 

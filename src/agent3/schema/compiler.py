@@ -121,8 +121,9 @@ class Schema:
         nodes = measure(value, limits, what)
         if nodes * self._weight > _WORK:
             raise TooLarge(
-                f"The {what} of {nodes} values is too much work for a schema whose references multiply; "
-                "send it in parts, or name each union of alternatives once under $defs and refer to that"
+                f"The {what} of {nodes} values is too expensive to validate against this schema, whose "
+                "references multiply; send it in parts, or define each union of alternatives once under "
+                "$defs and refer to it"
             )
 
     def _explain(self, value: object, what: str) -> list[Fault]:
@@ -132,7 +133,9 @@ class Schema:
             name = f"Parameter '{render(path)}'" if path else what[:1].upper() + what[1:]
             return [Fault(render(path), f"{name} {problem}", "a JSON value", shorten(value))]
         found = explain(self.definition, self._targets, value, what)
-        generic = Fault("", f"{what[:1].upper()}{what[1:]} does not fit its schema", "a fitting value", shorten(value))
+        generic = Fault(
+            "", f"{what[:1].upper()}{what[1:]} does not match its schema", "a matching value", shorten(value)
+        )
         return found or [generic]
 
     def __repr__(self) -> str:
@@ -173,7 +176,7 @@ def compile(definition: Mapping[str, Any], *, limits: SchemaLimits = SCHEMA_LIMI
             return known
     encoded = _encode(definition, _plain)
     if len(encoded) > limits.size:
-        raise TooLarge(f"The schema has {len(encoded)} bytes, more than {limits.size}; describe less, or split it")
+        raise TooLarge(f"The schema has {len(encoded)} bytes, more than {limits.size}; shorten or split it")
     copy: dict[str, Any] = msgspec.json.decode(encoded)
     refs = _resolve_references(copy, _scan(copy, limits), limits)
     try:
@@ -217,20 +220,24 @@ def _encode(definition: object, encoder: msgspec.json.Encoder) -> bytes:
     try:
         return encoder.encode(definition if isinstance(definition, dict) else dict(definition))
     except RecursionError:
-        raise TooLarge("The schema is nested too deep; name its parts under $defs and refer to them") from None
+        raise TooLarge("The schema is nested too deeply; move parts of it to $defs and refer to them") from None
     except (TypeError, ValueError) as error:
-        raise ValidationError(f"The schema holds something that JSON cannot represent: {error}") from None
+        raise ValidationError(f"The schema contains something that JSON cannot represent: {error}") from None
 
 
 def _invalid_schema(error: jsonschema_rs.ValidationError) -> ValidationError:
     place = render(tuple(error.instance_path)) or "its root"
     if isinstance(error.kind, jsonschema_rs.ValidationErrorKind.Format):
         text = (
-            f"The schema's pattern {shorten(error.instance)} at {place} cannot be used: it is not a regular expression,"
-            " is too large, or needs look-around or back-references, which no linear-time engine has; rewrite it"
+            f"The schema's pattern {shorten(error.instance)} at {place} cannot be used: it is not a regular "
+            "expression, is too large, or needs look-around or back-references, which linear-time engines "
+            "do not support; rewrite it"
         )
     elif isinstance(error.kind, jsonschema_rs.ValidationErrorKind.Referencing):
-        text = f"The schema refers to what is not in it ({error.message[:200]}); put it under $defs, nothing is fetched"
+        text = (
+            f"The schema refers to something outside it ({error.message[:200]}); put it under $defs, since "
+            "nothing is fetched"
+        )
     elif error.instance_path[-1:] == ["type"]:
         text = f"The schema is not valid at {place}: {shorten(error.instance)} is not a JSON type; use {_JSON_TYPES}"
     else:
@@ -262,7 +269,9 @@ def _scan(definition: dict[str, Any], limits: SchemaLimits) -> _Found:
     while stack:
         node, depth, trail = stack.pop()
         if depth > limits.depth:
-            raise TooLarge(f"The schema is nested deeper than {limits.depth} levels; name its parts under $defs")
+            raise TooLarge(
+                f"The schema is nested deeper than {limits.depth} levels; move parts of it to $defs and refer to them"
+            )
         for key, child in node.items() if type(node) is dict else enumerate(node):
             kind = type(child)
             if kind is dict or kind is list:
@@ -278,8 +287,7 @@ def _scan(definition: dict[str, Any], limits: SchemaLimits) -> _Found:
                     patterns += _patterns((child,), limits)
         if len(found.refs) > limits.refs or patterns > limits.patterns:
             raise TooLarge(
-                f"The schema has more than {limits.refs} references or {limits.patterns} patterns; "
-                "describe less, or split it"
+                f"The schema has more than {limits.refs} references or {limits.patterns} patterns; shorten or split it"
             )
     return found
 
@@ -432,8 +440,8 @@ def _locate(steps: Path) -> tuple[_Place, str | int]:
 
 def _too_many_references(count: int, limit: int) -> TooLarge:
     return TooLarge(
-        f"The schema's references multiply: for one place of a value {count} of them would be followed, more than "
-        f"{limit}; name each union of alternatives once under $defs and refer to that"
+        f"The schema's references multiply: for one place of a value {count} of them would be followed, more "
+        f"than {limit}; define each union of alternatives once under $defs and refer to it"
     )
 
 

@@ -368,7 +368,7 @@ def _check_unique(walk: _Walk, wanted: Any, value: Any, path: Path, _: Node) -> 
     repeats = len({(isinstance(item, bool), item) for item in scalars}) < len(scalars)
     few = value[:100]
     if repeats or any(_are_equal(item, other) for place, item in enumerate(few) for other in few[place + 1 :]):
-        yield walk.fault(path, "must not hold the same item twice", "unique items", value)
+        yield walk.fault(path, "must not contain the same item twice", "unique items", value)
 
 
 @_rule("required")
@@ -518,7 +518,7 @@ def _check_contains(walk: _Walk, schema: Any, value: Any, path: Path, parent: No
     found = sum(walk.fits(schema, item) for item in value)
     if not least <= found <= most:
         wanted = f"at least {least}" if found < least else f"at most {most}"
-        yield walk.fault(path, f"must hold {wanted} items of the wanted kind, got {found}", f"{wanted} items", value)
+        yield walk.fault(path, f"must contain {wanted} matching items, got {found}", f"{wanted} items", value)
 
 
 @_rule("allOf")
@@ -535,7 +535,7 @@ def _check_reference(walk: _Walk, _: Any, value: Any, path: Path, schema: Node) 
 @_rule("not")
 def _check_not(walk: _Walk, schema: Any, value: Any, path: Path, _: Node) -> Faults:
     if walk.fits(schema, value):
-        yield walk.fault(path, f"must not be like {shorten(value)}", f"not {shorten(schema)}", value)
+        yield walk.fault(path, f"must not match {shorten(value)}", f"not {shorten(schema)}", value)
 
 
 @_rule("if")
@@ -548,8 +548,8 @@ def _check_if(walk: _Walk, condition: Any, value: Any, path: Path, schema: Node)
 def _check_alternatives(walk: _Walk, schemas: Any, value: Any, path: Path, parent: Node) -> Faults:
     fitting = sum(walk.fits(schema, value) for schema in schemas)
     if fitting > 1 and "oneOf" in parent and parent["oneOf"] is schemas:
-        problem = f"fits {fitting} of its {len(schemas)} alternatives, but must fit just one"
-        yield walk.fault(path, problem, "just one alternative", value)
+        problem = f"matches {fitting} of its {len(schemas)} alternatives, but must match exactly one"
+        yield walk.fault(path, problem, "exactly one alternative", value)
     if fitting:
         return
     if walk.judging:  # only the verdict is wanted, not the reasons
@@ -564,7 +564,7 @@ def _check_alternatives(walk: _Walk, schemas: Any, value: Any, path: Path, paren
     elif not meant and all(types) and not any(_has_type(value, kind) for kind in types):
         yield walk.type_fault(path, " or ".join(dict.fromkeys(_join_types(kind) for kind in types)), value)
     else:
-        problem = f"fits none of its {len(schemas)} alternatives, got {shorten(value)}"
+        problem = f"matches none of its {len(schemas)} alternatives, got {shorten(value)}"
         yield walk.fault(path, problem, f"one of {len(schemas)} alternatives", value)
 
 

@@ -175,8 +175,8 @@ class _Reader:
         if parameter.kind in (parameter.VAR_POSITIONAL, parameter.POSITIONAL_ONLY):
             star = "*" if parameter.kind is parameter.VAR_POSITIONAL else ""
             raise SetupError(
-                f"{self.function} takes '{star}{parameter.name}' by position, but input comes by name; "
-                "give it a name, or a list as one parameter"
+                f"{self.function} takes '{star}{parameter.name}' by position, but input is passed by name; "
+                "give it a name, or use one list parameter"
             )
         if parameter.kind is parameter.VAR_KEYWORD:
             self.open = True
@@ -186,7 +186,7 @@ class _Reader:
             described = _describe(hint)
         except _NoForm as error:
             raise SetupError(
-                f"{self.function}: parameter '{parameter.name}' has a type without JSON form ({error}); "
+                f"{self.function}: parameter '{parameter.name}' has a type without a JSON form ({error}); "
                 "annotate it with a JSON type, a dataclass, an Enum, a pydantic model or a msgspec Struct"
             ) from error
         if hint is int:

@@ -31,7 +31,7 @@ def may_operate(principal: Principal) -> bool:
 def require_operator(principal: Principal, doing: str) -> None:
     """AccessError for every other caller; ``doing`` is what only operators do."""
     if not may_operate(principal):
-        raise AccessError(f"Only operators {doing}: the local person, and clients with the scope {OPERATE}.")
+        raise AccessError(f"Only operators may {doing}: the local person, and clients with the scope {OPERATE}.")
 
 
 class Access:
@@ -111,13 +111,13 @@ class Access:
     def explain(self, principal: Principal, agent: str, capability: str, protocol: str) -> str:
         """Why it is allowed or not, for people: the rule that decides, counted from 1."""
         if not self._rules and self._default == "deny" and principal.kind != "local":
-            return "there are no rules, and access.default denies clients what no rule allows"
+            return 'there are no rules, and access.default = "deny" denies what no rule allows'
         if not self._rules:
             return "there are no rules, so every known client may call everything"
         effect, number = self._decide(principal, agent, capability, protocol)
         if number is None:
-            return "no rule matches, and what no rule allows is denied"
-        verb = {"allow": "allows it", "see": "lets it be seen, and not called", "deny": "denies it"}[effect]
+            return "no rule matches, and access.default denies it"
+        verb = {"allow": "allows it", "see": "makes it visible but not callable", "deny": "denies it"}[effect]
         some = ", with some arguments" if self._rules[number].arguments else ""
         return f"rule {number + 1} {verb}{some}"
 

@@ -79,7 +79,8 @@ class Policy:
             host = entry.strip().lower()
             if not host or "/" in host or "@" in host:
                 raise SetupError(
-                    f"{self.setting}.allow_hosts holds {host!r}; write a host or host:port, such as 'localhost:8080'."
+                    f"{self.setting}.allow_hosts contains {host!r}; write a host or host:port, such as "
+                    "'localhost:8080'."
                 )
             try:
                 IPv6Address(host)
@@ -211,25 +212,25 @@ def parse_url(url: str, policy: Policy) -> URL:
     so that they are judged by the address they mean.
     """
     if _UNSAFE.search(url):
-        raise refusal("url", "The URL holds a backslash, white space or a control character")
+        raise refusal("url", "The URL contains a backslash, white space or a control character")
     try:
         parts = urlsplit(url)
     except ValueError:  # raised only for the brackets or the letters of the host
-        raise refusal("host", "The URL's host and port cannot be read") from None
+        raise refusal("host", "The host and port of the URL cannot be read") from None
     if parts.scheme not in policy.schemes or parts.scheme not in _PORTS:
-        what = f"The URL has the scheme {parts.scheme[:32]!r}; allowed are {', '.join(policy.schemes)}"
+        what = f"The scheme {parts.scheme[:32]!r} of the URL is not allowed; use {', '.join(policy.schemes)}"
         remedy = f"Add it to {policy.setting}.schemes." if parts.scheme in _PORTS else NO_SETTING
         raise refusal("scheme", what, remedy)
     if not parts.netloc:
-        raise refusal("url", "The URL names no host")
+        raise refusal("url", "The URL has no host")
     if "@" in parts.netloc:
-        raise refusal("userinfo", "The URL carries a user name or password; give a credential reference instead")
+        raise refusal("userinfo", "The URL contains a user name or password; use a credential reference instead")
     found = _AUTHORITY.fullmatch(parts.netloc)
     if found is None:
-        raise refusal("host", "The URL's host and port cannot be read")
+        raise refusal("host", "The host and port of the URL cannot be read")
     port = int(found["port"]) if found["port"] else _PORTS[parts.scheme]
     if not 0 < port < 65536:
-        raise refusal("port", f"There is no port {port}")
+        raise refusal("port", f"Port {port} does not exist")
     if found["v6"]:
         try:
             host = str(IPv6Address(found["v6"]))
@@ -255,7 +256,7 @@ def _normalize_host(name: str) -> str:
         except idna.IDNAError:
             exact = False
         if not exact:
-            raise refusal("host", "The URL's host uses letters that are not its own IDNA form; write it in ASCII")
+            raise refusal("host", "The host of the URL is not in its IDNA form; write it in ASCII")
     try:
         return socket.inet_ntoa(socket.inet_aton(host))
     except OSError:

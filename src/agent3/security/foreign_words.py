@@ -48,16 +48,16 @@ def explain_name(name: str) -> str | None:
     if not name.strip() or len(name) > LONGEST_NAME:
         return f"it is empty or longer than {LONGEST_NAME} characters"
     if name.isascii():
-        return None if name.isprintable() else "it holds control characters"
+        return None if name.isprintable() else "it contains control characters"
     if clean_text(name) != name or not name.isprintable() or any(_is_invisible(one) for one in name):
-        return "it holds characters that cannot be seen"
+        return "it contains invisible characters"
     if unicodedata.normalize("NFKC", name) != unicodedata.normalize("NFC", name):
-        return "it holds letters that only look like others"
+        return "it contains letters that only look like others"
     for word in re.findall(r"[^\W\d_]+", name):
         foreign = [letter for letter in word if ord(letter) in _FOREIGN]
         latin = any(letter.isascii() for letter in word)
         if foreign and (latin or len(foreign) == len(word)):
-            return "it holds letters that only look like others"
+            return "it contains letters that only look like others"
     return None
 
 
@@ -71,7 +71,7 @@ def _is_invisible(character: str) -> bool:
 def _explain_question(question: Question) -> str | None:
     """Why a question is not put to a person; None where it may be. Only addresses of the web are followed."""
     if question.url is not None and not _WEB.match(question.url.strip()):
-        return "it leads to an address that is not of the web"
+        return "it contains an address that is not a web address"
     shown = [question.text]
 
     def note(text: str) -> str:
@@ -80,7 +80,7 @@ def _explain_question(question: Question) -> str | None:
 
     rewrite_value(question.schema, note)
     if any(_ADDRESS.search(text) for text in shown):
-        return "it holds an address that would run something, or read a file"
+        return "it contains an address that would run something, or read a file"
     return None
 
 
@@ -106,7 +106,7 @@ def clean_agent(agent: Agent) -> tuple[Agent, list[tuple[str, str]]]:
             why = f"a schema of it has more than {SCHEMA_LIMITS.size} bytes, so it could not be called"
         cleaned = None if why else _clean_capability(capability)
         if cleaned is None:
-            why = why or "the names or values in its schema hold characters that cannot be seen"
+            why = why or "the names or values in its schema contain invisible characters"
             refused.append((clean_text(capability.name)[:LONGEST_NAME], why))
         else:
             kept.append(cleaned)

@@ -167,7 +167,7 @@ class SharedLimiter:
                 now = self._env.monotonic()
                 if now - self._warned > _WARN_EVERY:
                     self._warned = now
-                    log.warning("limits: each process counts for itself until the database answers: %s", error)
+                    log.warning("limits: each process counts by itself until the database answers: %s", error)
                 return self._alone.take(key)
         return 0.0
 

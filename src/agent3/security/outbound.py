@@ -140,7 +140,7 @@ class Gate:
         ssl_context: ssl.SSLContext | None = None,
     ):
         if ssl_context is not None and not (ssl_context.check_hostname and ssl_context.verify_mode & ssl.CERT_REQUIRED):
-            raise SetupError("The gate accepts no TLS context that leaves certificates or host names unverified.")
+            raise SetupError("The gate accepts no TLS context without verification of certificates and host names.")
         self.policy = policy or Policy()
         self._resolver = _JudgingResolver(self.policy, resolver or _resolve)
         self._on_block = on_block
@@ -252,9 +252,11 @@ class Gate:
                 checked[via.HEADER] = way
             for name, value in checked.items():
                 if not _HEADER_NAME.fullmatch(name) or not _HEADER_VALUE.fullmatch(value):
-                    raise refusal("header", f"The header {name[:64]!r} holds characters that no header may hold")
+                    raise refusal(
+                        "header", f"The header {name[:64]!r} contains characters that are not allowed in headers"
+                    )
                 if name.lower() in _RESERVED_HEADERS:
-                    raise refusal("header", f"The header {name!r} is written by the gate itself; leave it out")
+                    raise refusal("header", f"The header {name!r} is set by the gate itself; leave it out")
             return _Request(method.upper(), place, checked, body, follow, max_bytes, idle)
         except SecurityError as error:
             self._report(error)
@@ -301,8 +303,8 @@ class Gate:
             response.close()
             self._redirect(request, response.status, location)
         raise MalformedResponse(
-            f"{request.place} was reached by more than {self.policy.max_redirects} redirects. "
-            f"Use the final address, or raise {self.policy.setting}.max_redirects."
+            f"{request.place} redirected more than {self.policy.max_redirects} times. Use the final address, "
+            f"or raise {self.policy.setting}.max_redirects."
         )
 
     def _redirect(self, request: _Request, status: int, location: str) -> None:
@@ -315,7 +317,7 @@ class Gate:
             # A registered host is open to direct calls; a stranger may not send us there by a redirect.
             registered = self.policy.is_registered
             if registered(new.host or "", new.port or 0) and not registered(old.host or "", old.port or 0):
-                what = f"{old.host} redirects to {new.host}:{new.port}, which is registered for direct calls only"
+                what = f"{old.host} redirects to {new.host}:{new.port}, which may be called directly only"
                 raise refusal("redirect", what, "Register the final address.", host=new.host)
             request.headers = {name: value for name, value in request.headers.items() if name.lower() in _PORTABLE}
         # RFC 9110, 15.4: 303 always becomes a GET, and so does a POST by 301 and 302, as every browser does it.
@@ -382,7 +384,7 @@ class _JudgingResolver(AbstractResolver):
             if rule in SWITCHES:
                 name = f"[{host}]:{port}" if ":" in host else f"{host}:{port}"
                 remedy = f"If it is yours, add {name!r} to {setting}.allow_hosts, or set {setting}.{SWITCHES[rule]}."
-            raise refusal(rule, f"{host} leads to a {rule} address", remedy, host=host)
+            raise refusal(rule, f"{host} resolves to a {rule} address", remedy, host=host)
 
     async def close(self) -> None:
         """Nothing is held."""
@@ -408,8 +410,8 @@ async def _mark_sent(_: aiohttp.ClientSession, context: SimpleNamespace, __: obj
 
 def _too_large(request: _Request) -> TooLarge:
     error = TooLarge(
-        f"The answer of {request.place} is larger than the {request.max_bytes} bytes this call takes; it was cut off. "
-        "Ask for less, or raise max_bytes."
+        f"The response of {request.place} is larger than the maximum of {request.max_bytes} bytes and was "
+        "cut off. Request less, or raise max_bytes."
     )
     error.sent = True
     return error
@@ -424,10 +426,10 @@ def _translate_error(error: Exception, request: _Request) -> Agent3Error:
     place = request.place
     match error:
         case aiohttp.ConnectionTimeoutError():
-            return CallTimeout(f"{place} did not accept a connection in time; check that it is up and reachable.")
+            return CallTimeout(f"{place} did not accept a connection in time; check that it is running and reachable.")
         case TimeoutError():
             waited = asyncio.get_running_loop().time() - request.began
-            return CallTimeout(f"{place} did not finish its answer in time ({waited:.1f} s so far).")
+            return CallTimeout(f"{place} did not complete its response in time ({waited:.1f} s so far).")
         case aiohttp.ClientConnectorDNSError():
             return _dns_error(request.url.host)
         case aiohttp.ClientConnectorCertificateError():
@@ -435,17 +437,17 @@ def _translate_error(error: Exception, request: _Request) -> Agent3Error:
             what = f"The certificate of {place} was not accepted: {cause}"
             return refusal("certificate", what, host=request.url.host)
         case aiohttp.ClientConnectorSSLError():
-            return Unavailable(f"No TLS connection with {place} could be made; it must speak TLS 1.2 or later.")
+            return Unavailable(f"TLS with {place} failed; it must support TLS 1.2 or later.")
         case aiohttp.ClientConnectorError():
             # Not the error's own text: it may show an address of the inner network to a stranger.
             cause = os.strerror(error.os_error.errno) if error.os_error.errno else "no connection"
-            return Unavailable(f"{place} cannot be reached ({cause}); check that it is up.")
+            return Unavailable(f"{place} cannot be reached ({cause}); check that it is running.")
         case aiohttp.InvalidURL():
-            return refusal("url", f"The URL of {place} cannot be used")
+            return refusal("url", f"The URL of {place} is not valid")
         case aiohttp.ClientResponseError():
-            return MalformedResponse(f"{place} answered with something that is not HTTP.")
+            return MalformedResponse(f"{place} did not answer with HTTP.")
     if isinstance(error.__cause__, aiohttp.http_exceptions.ContentEncodingError):
-        return MalformedResponse(f"{place} answered with a compressed body that cannot be unpacked.")
+        return MalformedResponse(f"{place} sent a compressed body that cannot be decompressed.")
     if isinstance(error, aiohttp.ClientPayloadError):
-        return Unavailable(f"{place} broke off in the middle of its answer.")
-    return Unavailable(f"{place} closed the connection before it answered.")
+        return Unavailable(f"{place} closed the connection in the middle of its response.")
+    return Unavailable(f"{place} closed the connection without a response.")

@@ -147,7 +147,7 @@ class SharedCeiling(Ceiling):
     def _count_alone(self, share: _Share, error: StorageError) -> None:
         now = self._env.monotonic()
         if now >= share.alone_until:
-            log.warning("limits.concurrent: each process counts for itself until the database answers: %s", error)
+            log.warning("limits.concurrent: each process counts by itself until the database answers: %s", error)
         share.alone_until = now + _ALONE_SECONDS
 
     def _count_slots(self, share: _Share) -> None:
@@ -173,7 +173,7 @@ class SharedCeiling(Ceiling):
             try:
                 await self._leases.give_up(_lease_name(key, number))
             except StorageError as error:
-                log.info("limits.concurrent: slots of %s are free when their lease ends: %s", key, error)
+                log.info("limits.concurrent: slots of %s are freed when their lease expires: %s", key, error)
 
     async def _renew(self) -> None:
         while any(share.bundles for share in self._shares.values()):

@@ -41,7 +41,7 @@ def enter(own: str, given: str) -> None:
     steps = [step for part in given[: _LONGEST + 1].split(",") if (step := part.strip())]
     ids = tuple(step for step in steps if not step.startswith(_MARK))
     if own in ids:
-        raise LoopDetected("This is the gateway that the request came from. A gateway does not call itself.")
+        raise LoopDetected("The request came from this gateway itself, and a gateway does not call itself.")
     if len(ids) > _MOST or len(given) > _LONGEST:
         raise LoopDetected(f"The request came through more than {_MOST} gateways.")
     _came_by.set(ids)
@@ -80,8 +80,8 @@ def check_calls(marks: tuple[str, ...], own: str) -> None:
     if own in marks:
         why = "it would call itself"
     elif len(marks) >= _MOST:
-        why = f"it is inside of {len(marks)} calls already, of at most {_MOST}"
+        why = f"it is already inside {len(marks)} calls, of at most {_MOST}"
     else:
         return
     path = " → ".join(_names.get(mark, "an agent elsewhere") for mark in (*marks[-_MOST:], own))
-    raise LoopDetected(f"{_names.get(own, 'The agent')} is not called, since {why}: {path}.")
+    raise LoopDetected(f"{_names.get(own, 'The agent')} was not called, since {why}: {path}.")

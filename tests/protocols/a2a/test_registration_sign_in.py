@@ -64,7 +64,7 @@ def test_what_cannot_be_signed_in_to_says_so(tmp_path: Path) -> None:
     async def story() -> None:
         async with build(Settings(storage=Storage(url=":memory:"))) as server:
             async with standing(AgentHouse(scheme="apiKey")) as house:
-                with pytest.raises(SetupError, match="does not ask for a sign-in"):
+                with pytest.raises(SetupError, match="does not require a sign-in"):
                     await add(server, house.url, sign_in=SignInWish("person", Person()))
             async with standing(AgentHouse()) as house:
                 machine = SignInWish("machine", Person(), "me", "env:HOME", "https://issuer.example")

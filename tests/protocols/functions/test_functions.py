@@ -407,7 +407,7 @@ def test_an_answer_of_no_value_of_its_type_is_asked_for_again_and_the_job_goes_o
                 outcome = await house.answer(outcome, q2="2026-02-31")
                 assert isinstance(outcome, Needs)
                 assert [question.id for question in outcome.questions] == ["q2"]
-                assert outcome.questions[0].text.startswith("Date? (not taken: ")
+                assert outcome.questions[0].text.startswith("Date? (invalid: ")
             assert value(await house.answer(outcome, q2="2026-03-01")) == "3 at 2026-03-01"
 
     run(story())

@@ -144,7 +144,7 @@ class EndedJobs:
             return job
         found = await self._database.one("SELECT * FROM jobs WHERE owner = ? AND key = ?", job.owner, call.key)
         if found is None:
-            raise Conflict(f"Job {call.id} already exists. Give each new call its own id.")
+            raise Conflict(f"Job {call.id} already exists. Use a new id for each call.")
         return match_key(found, call, job.key_hash)
 
     async def _write_all(self) -> None:

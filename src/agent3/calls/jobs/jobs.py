@@ -229,7 +229,7 @@ class Jobs:
                 owner,
             )
         if row is None:
-            raise JobNotFound(f"You have no job {job_id!r}. It may have expired.")
+            raise JobNotFound(f"Job {job_id!r} does not exist for you. It may have expired.")
         return decode_job(row)
 
     async def list_latest(self, owner: str, limit: int = 50) -> list[Job]:
@@ -371,7 +371,7 @@ class Jobs:
             )
             if row is None:
                 raise TurnTaken(
-                    f"Turn {job.turn} of job {job.id} was already taken, or the job has ended. Read it again."
+                    f"Turn {job.turn} of job {job.id} was already taken, or the job has ended. Read the job again."
                 )
             if hand_to is not None:
                 await tx.run(
@@ -675,12 +675,12 @@ class Jobs:
 
 
 def _already_exists(call: Call) -> Conflict:
-    return Conflict(f"Job {call.id} already exists. Give each new call its own id.")
+    return Conflict(f"Job {call.id} already exists. Use a new id for each call.")
 
 
 def _discarded(job: Job) -> TurnTaken:
-    return TurnTaken(f"Job {job.id} has ended or belongs to another process; this outcome is discarded.")
+    return TurnTaken(f"Job {job.id} has ended or was taken over by another process; this outcome is discarded.")
 
 
 def _taken_away(job: Job) -> TurnTaken:
-    return TurnTaken(f"Job {job.id} is held by another process now, or has ended; nothing more can be written to it.")
+    return TurnTaken(f"Job {job.id} has ended or was taken over by another process; nothing more can be written to it.")

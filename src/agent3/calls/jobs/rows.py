@@ -117,7 +117,7 @@ class KeyReused(Conflict):
     """A key came again with another call."""
 
     def __init__(self, key: str | None):
-        super().__init__(f"Key {key!r} was used for another call. Give each call its own key.")
+        super().__init__(f"Key {key!r} was already used for a different call. Use a new key for each call.")
 
 
 # From a call to a row
@@ -140,7 +140,7 @@ def _encode_given(encoder: Callable[[Any], bytes], value: Any) -> bytes:
     try:
         return encoder(value)
     except (TypeError, ValueError, RecursionError) as error:
-        raise ValidationError(f"The input cannot be stored: {error}. Give JSON values only.") from None
+        raise ValidationError(f"The input cannot be stored: {error}. Send JSON values only.") from None
 
 
 def encode_column(value: Any) -> bytes:
@@ -275,12 +275,12 @@ class RowReader:
             return msgspec.structs.replace(event, seq=row["seq"])
         except (*_UNREADABLE, Corrupt) as error:
             self._report(f"{job_id}/{row['seq']}", f"Event {row['seq']} of job {job_id} cannot be read: {error}")
-            return Event("log", text="The event here cannot be read.", seq=row["seq"], turn=row["turn"] or 0)
+            return Event("log", text="This event is damaged and cannot be read.", seq=row["seq"], turn=row["turn"] or 0)
 
     def _report(self, name: str, text: str) -> None:
         if name in self._reported:
             return
         if len(self._reported) < _MAX_REPORTED:
             self._reported.add(name)
-        log.error("jobs: %s; it is skipped", text)
+        log.error("jobs: %s; skipped", text)
         self._metrics.events_dropped.inc(("undecodable row",))

@@ -56,7 +56,7 @@ class _Approval(Stage):
             if all(fits(rule.arguments, translate(call.input, names)) is False for names in self._names):
                 continue
             if not call.live.can_pause:
-                text = f"{call.agent}.{call.capability} needs somebody's approval, which cannot be waited for here."
+                text = f"{call.agent}.{call.capability} needs approval, which is not possible here."
                 return failed_by(AccessError(f"{text} Call it as a capability of its agent."))
             return self._approvals.ask(rule, call, self._sensitive)
         return call
@@ -77,7 +77,7 @@ class _Approval(Stage):
         if status == "approved":
             return self._start(call, request)
         why = f": {reason}" if reason else "."
-        text = f"{who or 'somebody'} denied it{why}" if status == "denied" else "nobody approved it in time."
+        text = f"denied by {who or 'an approver'}{why}" if status == "denied" else "it was not approved in time."
         return failed_by(NotApproved(f"{call.agent}.{call.capability} was not done: {text}"))
 
     def _start(self, call: Call, request: Request) -> Call | Failed:

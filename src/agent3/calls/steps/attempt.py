@@ -77,7 +77,7 @@ class Attempt(Step):
             if task is None or task.cancelling() > 0:
                 return error
             # Nobody cancelled this task: something that the target waited for was cancelled.
-            outcome = Failed("target_failed", f"{call.agent} failed: something that it waited for was cancelled.")
+            outcome = Failed("target_failed", f"{call.agent} failed: an operation it waited for was cancelled.")
         elif isinstance(error, KeyboardInterrupt | GeneratorExit):
             return error  # somebody stops the gateway, or the coroutine is being thrown away
         else:

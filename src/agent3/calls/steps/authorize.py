@@ -15,7 +15,7 @@ __all__ = ["Authorize", "unknown"]
 def unknown(agent: str, capability: str) -> CapabilityNotFound:
     """What a caller is told of a capability that is not there, and of one that it may not call."""
     return CapabilityNotFound(
-        f"Agent {agent!r} has no capability {capability!r} that you can call. Use agent3_search to find one."
+        f"Agent {agent!r} has no capability {capability!r} that you may call. Use agent3_search to find one."
     )
 
 
@@ -62,7 +62,7 @@ class _Authorize(Stage):
         if not allowed:
             call.live.denied = "forbidden"
             if self._access.shows(call.principal, call.agent, call.capability, wanted):
-                text = f"{call.principal.id} may see {call.agent}.{call.capability}, but not call it."
+                text = f"{call.principal.id} may see {call.agent}.{call.capability} but not call it."
                 return failed_by(AccessError(text))
             return failed_by(unknown(call.agent, call.capability))
         return replace(call, routes=allowed)

@@ -70,7 +70,7 @@ class _Wakefulness:
         away = loop.time() - self._seen - _LOOK_EVERY
         if away > _AWAY:
             self.woke = self._env.monotonic()
-            log.warning("this process did not run for %.0f s; what failed meanwhile is not held against anybody", away)
+            log.warning("this process was suspended for %.0f s; failures during that time are not counted", away)
         self._seen = loop.time()
         loop.call_later(_LOOK_EVERY, self._look, loop)
 
@@ -173,7 +173,7 @@ class Breakers:
         if what == "open":
             circuit = self._find(key)
             circuit.failures = max(circuit.failures, self._settings.breaker_failures - 1)
-            log.info("route %s: another gateway leaves it alone; one failure here is enough", key)
+            log.info("route %s: another gateway has opened its circuit; one failure here opens it too", key)
         elif what == "closed" and (known := self.circuits.get(key)) is not None:
             known.open_until = min(known.open_until, self._env.monotonic())
 
@@ -206,7 +206,10 @@ class _Breaker(Stage):
         live.route = call.route
         if breakers.circuits and (wait := breakers.refuse(self._key(call), call.id)) is not None:
             error = CircuitOpen(
-                f"{call.agent} failed too often and is left alone for {wait:.0f} s. Try then, or use another agent.",
+                (
+                    f"{call.agent} failed too often and is not called for the next {wait:.0f} s. Try again then, "
+                    "or use another agent."
+                ),
                 retry_after=wait,
             )
             return replace(failed_by(error), sent=False, repeatable=True)

@@ -40,5 +40,5 @@ class DeadLetter(Step):
         try:
             await self._dead_letters.bury(call, outcome)
         except StorageError as error:  # what became of the call matters more to its caller than that it was not kept
-            log.error("%s/%s: its dead letter is lost: %s", call.agent, call.capability, error)
+            log.error("%s/%s: its dead letter was lost: %s", call.agent, call.capability, error)
         return outcome

@@ -95,7 +95,7 @@ class Timeouts:
 def timed_out(call: Call, seconds: float) -> CallTimeout:
     """What a caller is told of a target that took too long."""
     return CallTimeout(
-        f"{call.agent}/{call.capability} did not answer within {seconds:g} s. Give it more time (timeout) or try later."
+        f"{call.agent}/{call.capability} did not answer within {seconds:g} s. Increase timeout or try later."
     )
 
 

@@ -94,7 +94,7 @@ class Fallback(Step):
             if taken is not None:
                 return _told(taken.outcome, call, None, failed)
             error = Unavailable(
-                f"Agent {call.agent!r} has no route for {call.capability!r}. Add it again with agent3 add."
+                f"Agent {call.agent!r} has no route for {call.capability!r}. Add the agent again with agent3 add."
             )
             error.sent = False
             return failed_by(error)
@@ -113,7 +113,7 @@ class Fallback(Step):
             try:
                 agent, capability = await self._lookup(other.agent, other.capability)
                 if agent.status in ("suspended", "retired"):
-                    raise Unavailable(f"Agent {agent.id!r} is {agent.status} and takes no calls.")
+                    raise Unavailable(f"Agent {agent.id!r} is {agent.status} and accepts no calls.")
                 asked = _in_words_of(capability, call, other)
                 price, accounts = (
                     self._prices.of(agent.id, capability),
@@ -122,7 +122,7 @@ class Fallback(Step):
                 least = price.call if accounts else 0.0
                 if call.entry == "start":
                     if not (self._ceiling.enter(agent.id) or await self._ceiling.admit(agent.id)):
-                        text = f"Agent {agent.id!r} is busy with as many calls as it may take."
+                        text = f"Agent {agent.id!r} is busy: it has reached its maximum of concurrent calls."
                         raise RateLimited(text, retry_after=1.0)
                     admitted = agent.id
                     rates = self._rates.match(call.principal.id, agent.id, capability.name)
@@ -157,7 +157,7 @@ def _in_words_of(theirs: Capability, call: Call, other: StandIn) -> Call:
     """The call with input as a stand-in takes it. ValidationError where it does not take such input."""
     if call.input is None:
         if call.entry == "start" and theirs.meta.get("reads") != "messages":
-            raise ValidationError(f"{other.agent}/{other.capability} takes no plain words.")
+            raise ValidationError(f"{other.agent}/{other.capability} does not accept plain words.")
         return call
     given = call.input
     if isinstance(given, dict):
@@ -180,7 +180,7 @@ def _in_words_for(ours: Capability, outcome: Outcome, other: StandIn) -> Outcome
             compiled(ours.output_schema).check(data[0] if len(data) == 1 else value_of(outcome.parts), what="result")
         except Agent3Error as error:
             text = (
-                f"{other.agent}/{other.capability} stood in, and answered with something else than {ours.name} "
+                f"{other.agent}/{other.capability} stood in, but its answer does not match what {ours.name} "
                 f"promises: {error.message}"
             )
             return replace(failed_by(MalformedResponse(text, data=error.data)), asked=True)

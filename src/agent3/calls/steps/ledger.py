@@ -141,7 +141,7 @@ class Ledger:
             try:
                 await self._commit_batch(batch)
             finally:  # whatever happened, nobody is left waiting
-                self._put_off(batch, StorageError("The ledger was not written."))
+                self._put_off(batch, StorageError("The ledger could not be written."))
 
     async def _commit_batch(self, batch: list[tuple[Row, asyncio.Future[None]]]) -> None:
         """Write rows and tell their callers; it empties the list."""
@@ -257,13 +257,13 @@ class Ledger:
         try:
             await self.sign_head(closes=True)
         except StorageError as error:
-            log.error("audit: the chain of this process is not closed: %s", error)
+            log.error("audit: the chain of this process was not closed: %s", error)
 
     def _lose(self, row: Row, why: str) -> None:
         self._metrics.events_dropped.inc(("ledger row",))
         lost = dict(zip(COLUMNS, row, strict=True))
         call = f"{lost['id']} ({lost['agent']}/{lost['capability']}, {lost['status']})"
-        log.error("ledger: the row of call %s is lost: %s", call, why)
+        log.error("ledger: the row of call %s was lost: %s", call, why)
 
     async def _flush_until_empty(self) -> None:
         while self._rows:
@@ -423,7 +423,7 @@ class _Record(Stage):
         live = call.live
         if isinstance(error, asyncio.CancelledError):
             BOUND.reset(live.log_token)
-            gone = Failed("canceled", "The caller went away or cancelled.")
+            gone = Failed("canceled", "The caller disconnected or cancelled.")
             seconds = self._env.monotonic() - live.started
             into = (0 if call.input is None else _json_bytes(call.input)) + _part_bytes(call.parts)
             usage = _NOTHING
@@ -482,7 +482,7 @@ class _Record(Stage):
     def _note_report(self, call: Call, outcome: Done | Failed, said: float) -> Done | Failed:
         """The outcome with a note that its target says that it cost more than is believed."""
         self._metrics.reports_capped.inc((self._label,))
-        text = f"{call.agent} says that this call cost ${said:.4g}; ${self._most_reported:g} of it are counted."
+        text = f"{call.agent} reports a cost of ${said:.4g} for this call; ${self._most_reported:g} are counted."
         if not isinstance(outcome, Done):
             return outcome
         return replace(outcome, meta={**outcome.meta, NOTICES: [*(outcome.meta.get(NOTICES) or ()), text]})

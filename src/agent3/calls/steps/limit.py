@@ -116,7 +116,7 @@ class _Limit(Stage):
             self._shares.leave(call.agent, self._payer)
 
     def _refuse_share(self, call: Call) -> Failed:
-        text = f"Client {self._payer} has as many calls on agent {call.agent!r} as it may while others have room too."
+        text = f"Client {self._payer} has reached its share of concurrent calls to agent {call.agent!r}."
         return failed_by(RateLimited(f"{text} Try again.", retry_after=1.0))
 
     async def charge(self, call: Call) -> Failed | None:
@@ -147,7 +147,8 @@ class _Limit(Stage):
             self._leave_share(call)
             return failed_by(
                 RateLimited(
-                    f"Agent {call.agent!r} is busy with as many calls as it may take. Try again.", retry_after=1.0
+                    (f"Agent {call.agent!r} is busy: it has reached its maximum of concurrent calls. Try again."),
+                    retry_after=1.0,
                 )
             )
         call.live.admitted = True
@@ -159,10 +160,12 @@ async def charge_rates(rates: Sequence[Metered], agent: str, capability: str) ->
     for limiter, key, rate in rates:
         if wait := await limiter.charge(key):
             what = f"{agent}/{capability}" if rate.capability != "*" else f"Agent {agent!r}"
-            whose = "from each client" if rate.each == "client" else "in all"
-            return _too_often(f"{what} takes {rate.per_minute:g} calls a minute {whose}, and had them.", wait)
+            whose = "from each client" if rate.each == "client" else "in total"
+            return _too_often(
+                f"{what} accepts {rate.per_minute:g} calls per minute {whose}; the limit is reached.", wait
+            )
     return None
 
 
 def _too_often(text: str, wait: float) -> Failed:
-    return failed_by(RateLimited(f"{text} The next call is taken in {wait:.1f} s.", retry_after=wait))
+    return failed_by(RateLimited(f"{text} Try again in {wait:.1f} s.", retry_after=wait))

@@ -122,7 +122,7 @@ class Resolve(Step):
             try:
                 return replace(call, input=msgspec.json.decode(message))
             except (msgspec.DecodeError, RecursionError) as error:
-                raise ValidationError(f"The message claims to be application/json but is not: {error}") from None
+                raise ValidationError(f"The message is not valid application/json: {error}") from None
         if not message:
             return replace(call, input={})
         if capability.meta.get("reads") == "messages":

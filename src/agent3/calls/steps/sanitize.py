@@ -120,12 +120,12 @@ class _Sanitize(Stage):
                 result = data[0] if len(data) == 1 else value_of(outcome.parts)
                 compiled(capability.output_schema).check(result, what="result")
             except Agent3Error as error:
-                text = f"{capability.name} answered with something that breaks its own schema: {error.message}"
+                text = f"{capability.name} returned a result that does not match its own schema: {error.message}"
                 return failed_by(MalformedResponse(text, data=error.data))
         cleaned = clean_outcome(outcome, self._limit)
         if type(cleaned) is Needs and (why := find_bad_question(cleaned)):
             self._refused.inc()
-            return failed_by(SecurityError(f"A question of {call.agent} is not put to anybody: {why}."))
+            return failed_by(SecurityError(f"A question of {call.agent} was not shown: {why}."))
         return cleaned
 
     def fail(self, call: Call, error: BaseException) -> Left | BaseException:

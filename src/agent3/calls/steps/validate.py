@@ -56,10 +56,10 @@ class _Validate(Stage):
         again = []
         for question in call.questions:
             if question.id in faults:
-                text = question.text.split(" (not taken: ", 1)[0]
+                text = question.text.split(" (invalid:", 1)[0]
                 # One who answers the questions one after the other has done nothing wrong.
                 tried = question.id in call.answers or not good
-                text = f"{text} (not taken: {faults[question.id]})" if tried else text
+                text = f"{text} (invalid: {faults[question.id]})" if tried else text
                 again.append(replace(question, text=text))
         return Needs(tuple(again), state=call.state, answered=good)
 

@@ -222,7 +222,7 @@ def _accepted(answer: Answer, question: Question) -> Any:
 
 def _asked_again(question: Question, error: ValidationError) -> Question:
     """The question whose answer fits its schema, but not its type: a date that is not in the calendar."""
-    return msgspec.structs.replace(question, text=f"{question.text} (not taken: {error.message})")
+    return msgspec.structs.replace(question, text=f"{question.text} (invalid: {error.message})")
 
 
 class Context(_Base):
