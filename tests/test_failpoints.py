@@ -121,9 +121,9 @@ def test_a_delay_waits_and_then_goes_on() -> None:
         ("ledger.write=error:x", "cannot be read"),
         ("ledger.write=error:1:2", "cannot be read"),
         ("ledger.write=error:#0", "cannot be read"),
-        ("ledger.write=delay", "names no time"),
-        ("ledger.write=delay:5min", "names no time"),
-        ("storage.committed=error", "cannot fail any more"),
+        ("ledger.write=delay", "has no duration"),
+        ("ledger.write=delay:5min", "has no duration"),
+        ("storage.committed=error", "can no longer fail"),
     ],
 )
 def test_what_is_written_wrong_is_named(text: str, words: str) -> None:
@@ -221,4 +221,4 @@ def test_a_wrong_environment_is_one_sentence(tmp_path: Path) -> None:
         check=False,
     )
     assert done.returncode == 2
-    assert done.stderr.startswith("agent3: AGENT3_FAILPOINTS: there is no place 'nowhere'")
+    assert done.stderr.startswith("agent3: AGENT3_FAILPOINTS: unknown place 'nowhere'")

@@ -169,7 +169,7 @@ def test_the_data_folder_can_be_chosen(tmp_path: Path) -> None:
 )
 def test_a_variable_that_was_meant_to_be_a_setting_is_told(name: str, meant: str) -> None:
     (said,) = find_misspelt_variables({name: "1", "AGENT3_CALLS_TIMEOUT": "5", "AGENT3_DATA": "/data", "PATH": "/bin"})
-    assert said.startswith(f"{name} in the environment names no setting")
+    assert said.startswith(f"The environment variable {name} is not a setting")
     assert said.endswith(meant)
 
 

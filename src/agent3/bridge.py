@@ -75,7 +75,7 @@ class Bridge:
             return result
         coro.close()
         name = getattr(coro, "__qualname__", repr(coro))
-        raise SetupError(f"{name} waits for something, so it cannot be finished on the spot; use run() or await it.")
+        raise SetupError(f"{name} waits for something, so it cannot run synchronously; use run() or await it.")
 
     def iterate(self, agen: AsyncGenerator[T, None]) -> Iterator[T]:
         """The items of an async generator, each produced only when asked for.
@@ -110,7 +110,7 @@ class Bridge:
                 self._engine = _Engine()
             engine = self._engine
         if waits and engine.is_current_thread():
-            raise SetupError("A synchronous call from inside the bridge's own loop would wait for itself; await it.")
+            raise SetupError("A synchronous call inside the bridge's own loop would wait for itself; await it.")
         return engine
 
     def after_fork(self) -> None:
@@ -245,7 +245,7 @@ class _Work(Generic[T]):
             if self.future.done():  # the work's own TimeoutError, or it finished at this very moment
                 return self.future.result()
             self.cancel()
-            raise CallTimeout(f"It was not done within {timeout} s and was cancelled.") from None
+            raise CallTimeout(f"It did not complete within {timeout} s and was cancelled.") from None
         except BaseException:
             self.cancel()
             raise

@@ -83,26 +83,26 @@ def _refusal(status: str, code: str, message: str, more: str = "", after: int = 
 
 _CLOSE = "connection: close\r\n"
 _FULL = _refusal(
-    *("503 Service Unavailable", "unavailable", "Too many connections are open. Connect again in a moment."),
+    *("503 Service Unavailable", "unavailable", "Too many open connections. Connect again in a moment."),
     _CLOSE,
     after=1,
 )
 _ELSEWHERE = _refusal(
     "503 Service Unavailable",
     "unavailable",
-    "This session is served by another process. Send one request at a time.",
+    "Another process serves this session. Send one request at a time.",
     _CLOSE,
     after=1,
 )
 _SLOW_BODY = _refusal(
-    "408 Request Timeout", "too_slow", "The body did not arrive in time; send it faster, or less of it.", _CLOSE
+    "408 Request Timeout", "too_slow", "The body did not arrive in time; send it faster, or send less.", _CLOSE
 )
 
 
 @lru_cache(maxsize=_LONGEST_REST)
 def _busy(seconds: int) -> bytes:
     """The refusal of a request on a connection that stays open, and is read again after so many seconds."""
-    text = "More requests come than can be answered. Send it again later."
+    text = "The gateway is overloaded. Send the request again later."
     return _refusal("503 Service Unavailable", "unavailable", text, after=seconds)
 
 
@@ -566,7 +566,7 @@ class GuardedConnection(HttpToolsProtocol):
 
     def _on_unread(self) -> None:
         self._reader_timer = None
-        log.debug("closing a connection of %s: it does not read its answer", self.client)
+        log.debug("closing a connection of %s: it does not read its response", self.client)
         self.pool.count("slow_reader")
         self.transport.abort()
 

@@ -90,7 +90,7 @@ class ToolParameter(_Definition):
         close = difflib.get_close_matches(given[:100].lower(), _TYPES, n=1, cutoff=0.6)
         meant = _PYTHON_NAMES.get(given) or (close[0] if close else None)
         if meant is not None:
-            raise ValueError(f"{given!r} is not a JSON type; did you mean {meant!r}? There are {', '.join(_TYPES)}")
+            raise ValueError(f"{given!r} is not a JSON type; did you mean {meant!r}? Known are {', '.join(_TYPES)}")
         return given  # a type of the author's own
 
     def to_schema(self) -> dict[str, Any]:
@@ -155,10 +155,10 @@ class ToolDefinition(_Definition):
     @classmethod
     def _check_version(cls, version: str) -> str:
         if version.startswith("sha256:"):
-            raise ValueError("a version must not begin with 'sha256:', which is how a call pins a definition")
+            raise ValueError("a version must not start with 'sha256:', which is how a call pins a definition")
         if not re.fullmatch(r"[^\s@/]{1,64}", version):
             raise ValueError(
-                "a version has 1 to 64 characters without blanks, '@' and '/': it is called as name@version"
+                "a version must have 1 to 64 characters without spaces, '@' and '/': it is called as name@version"
             )
         return version
 
@@ -167,13 +167,13 @@ class ToolDefinition(_Definition):
     def _check_unique_names(cls, parameters: list[ToolParameter]) -> list[ToolParameter]:
         names = [parameter.name for parameter in parameters]
         if double := {name for name in names if names.count(name) > 1}:
-            raise ValueError(f"parameter {sorted(double)[0]!r} is defined twice; give each a name of its own")
+            raise ValueError(f"parameter {sorted(double)[0]!r} is defined twice; give each its own name")
         return parameters
 
     @model_validator(mode="after")
     def _check_cache(self) -> Self:
         if self.cache_ttl and not (self.read_only or self.idempotent):
-            raise ValueError("cache_ttl is for tools that are read_only or idempotent; say so, or leave it out")
+            raise ValueError("cache_ttl needs read_only or idempotent")
         return self
 
     def to_schema(self) -> dict[str, Any]:
@@ -504,11 +504,11 @@ class Condition(_Definition):
         comparisons = {"equals", "contains", "above", "below"}
         given = {name for name, value in self if value not in (None, [])}
         if not given - bounds - comparisons:
-            raise ValueError("a condition must say what has to hold, such as visible, text, url or variable")
+            raise ValueError("a condition must say what to check, such as visible, text, url or variable")
         if bool(given & bounds) != ("count" in given):
-            raise ValueError("a condition on count, a selector, says at_least or at_most how many it wants")
+            raise ValueError("a condition on count, a selector, needs at_least or at_most")
         if bool(given & comparisons) != ("variable" in given):
-            raise ValueError("a condition on a variable compares it: equals, contains, above or below")
+            raise ValueError("a condition on a variable needs equals, contains, above or below")
         return self
 
 
@@ -556,21 +556,21 @@ class NLWebAction(_Definition):
     def _check_fields(self) -> Self:
         kind = self.action_type
         if kind not in _WITHOUT_SELECTOR and not self.selector:
-            raise ValueError(f"a {kind.value} step needs a selector: say which element of the page it acts on")
+            raise ValueError(f"a {kind.value} step needs a selector: the element of the page to use")
         if kind is ActionType.NAVIGATE and not self.value:
-            raise ValueError("a navigate step needs a value: the address to go to")
+            raise ValueError("a navigate step needs a value: the address to open")
         if kind is ActionType.TOOL and not self.value:
-            raise ValueError("a tool step needs a value: the name of the tool that the page offers")
+            raise ValueError("a tool step needs a value: the name of the page's tool")
         if kind in (ActionType.IF, ActionType.REPEAT) and not self.steps:
-            raise ValueError(f"a {kind.value} step needs steps: say what it runs")
+            raise ValueError(f"a {kind.value} step needs steps: what it runs")
         if kind is ActionType.IF and self.when is None:
-            raise ValueError("a step of the kind if needs when: the condition under which its steps are run")
+            raise ValueError("a step of the kind if needs when: the condition for its steps")
         if kind is ActionType.FILL and not self.fields:
             raise ValueError("a fill step needs fields: the values by the names or labels of the form")
         for name, kinds in _ONLY_FOR.items():
             if getattr(self, name) not in (None, []) and kind not in kinds:
                 raise ValueError(
-                    f"{name} is for {' and '.join(sorted(kinds))} steps; a {kind.value} step has no use for it"
+                    f"{name} is only for {' and '.join(sorted(kinds))} steps; a {kind.value} step does not use it"
                 )
         return self
 
@@ -649,12 +649,12 @@ class NLWebInterface(_Definition):
     @model_validator(mode="after")
     def _check_info(self) -> Self:
         if stray := sorted(set(self.info) - set(self.actions)):
-            raise ValueError(f"info describes {stray[0]!r}, which is not among the actions")
+            raise ValueError(f"info describes {stray[0]!r}, which is not one of the actions")
         for name, info in self.info.items():
             shown = self.info.get(info.preview or "")
             if info.preview is not None and (shown is None or not shown.hints.read_only):
                 raise ValueError(
-                    f"the preview of {name!r} is {info.preview!r}, which is no action with read_only: true"
+                    f"the preview of {name!r} is {info.preview!r}, which is not an action with read_only: true"
                 )
         return self
 
@@ -696,11 +696,11 @@ def _explain(error: Any) -> str:
         elif path[:1] == ("info",):
             fields = [*NLWebActionInfo.model_fields, *ActionHints.model_fields]
         found = difflib.get_close_matches(str(path[-1]), fields, n=1)
-        return f"there is no such field{f'; did you mean {found[0]!r}?' if found else ''}"
+        return f"unknown field{(f'; did you mean {found[0]!r}?' if found else '')}"
     if kind == "missing":
         return "it is missing"
     if kind in _KINDS and given is None:
-        return f"nothing is there; it must be {_KINDS[kind]}"
+        return f"it is empty; it must be {_KINDS[kind]}"
     if kind in _KINDS:
         return f"it must be {_KINDS[kind]}, not {json.dumps(given, default=str)[:40]}"
     message: str = error["msg"]

@@ -102,7 +102,7 @@ class Agent3Error(Exception):
     http_status: ClassVar[int] = 500
     rpc_code: ClassVar[int] = -32603
     retryable: ClassVar[bool] = False
-    next_step: ClassVar[str] = "The log of the gateway has the details. Calling again may not help."
+    next_step: ClassVar[str] = "See the log of the gateway. Calling again may not help."
     """What a model that reads the error can do about it, in one or two sentences; empty for nothing."""
     sent: bool = True
     """False only if it is certain that the target never saw the call."""
@@ -194,7 +194,7 @@ class EncodingNotSupported(RequestError):
     """A body in a Content-Encoding that cannot be read here."""
 
     code = "unsupported_encoding"
-    next_step = "Send the body as it is, without a Content-Encoding."
+    next_step = "Send the body without a Content-Encoding."
     http_status = 415
 
 
@@ -218,7 +218,7 @@ class CapabilityNotFound(NotFound):
     """The agent or server has no such capability or tool for this caller."""
 
     code = "capability_not_found"
-    next_step = "See what the agent can do with agent3_select."
+    next_step = "Use agent3_select to see what the agent can do."
 
 
 class JobNotFound(NotFound):
@@ -232,7 +232,7 @@ class Conflict(RequestError):
     """It contradicts what is already there, such as one key with two bodies."""
 
     code = "conflict"
-    next_step = "Read what is there, then decide."
+    next_step = "Read the current state, then decide."
     http_status = 409
     rpc_code = -32009
 
@@ -241,7 +241,7 @@ class TurnTaken(Conflict):
     """Another answer came first, or the job has ended; read the job again."""
 
     code = "turn_taken"
-    next_step = "Read how the job stands: agent3_call with metadata.job and no message."
+    next_step = "Read the status of the job: agent3_call with metadata.job and no message."
 
 
 class AccessError(Agent3Error):
@@ -249,8 +249,8 @@ class AccessError(Agent3Error):
 
     code = "forbidden"
     next_step = (
-        "Unless the message says what to do first, calling again will not help: whoever runs this gateway decides who "
-        "may call what."
+        "Calling again will not help unless the message says what to change. The operator of the gateway "
+        "decides who may call what."
     )
     http_status = 403
     rpc_code = -32003
@@ -269,7 +269,7 @@ class RateLimited(AccessError):
     """Too many calls; ``retry_after`` says when the next one will be accepted."""
 
     code = "rate_limited"
-    next_step = "Wait as long as metadata.retryAfter says, then call again; or use another agent."
+    next_step = "Wait for metadata.retryAfter seconds, then call again; or use another agent."
     http_status = 429
     rpc_code = -32005
     retryable = True
@@ -287,7 +287,7 @@ class NotApproved(AccessError):
     """The call had to be approved by somebody, who denied it or did not answer in time."""
 
     code = "not_approved"
-    next_step = "Ask whoever approves such calls, then call again."
+    next_step = "Ask an approver, then call again."
     rpc_code = -32046
 
 
@@ -303,7 +303,7 @@ class TargetError(Agent3Error):
     """The agent, tool or website at the other end failed."""
 
     code = "target_failed"
-    next_step = "The agent was reached and failed. Ask it for something else, or use another agent."
+    next_step = "The agent was reached but failed. Change the request, or use another agent."
     http_status = 502
     rpc_code = -32010
 
@@ -312,7 +312,7 @@ class Unavailable(TargetError):
     """It could not be reached, or reported that it is overloaded."""
 
     code = "unavailable"
-    next_step = "Try again later, or use another agent: agent3_search finds some."
+    next_step = "Try again later, or find another agent with agent3_search."
     http_status = 503
     rpc_code = -32011
     retryable = True
@@ -330,8 +330,8 @@ class CallTimeout(TargetError, TimeoutError):
 
     code = "timeout"
     next_step = (
-        "It may still be at work. Where repeating does no harm, call again with a larger metadata.timeout "
-        "(milliseconds)."
+        "The agent may still be working. If a repeat does no harm, call again with a larger "
+        "metadata.timeout (milliseconds)."
     )
     http_status = 504
     rpc_code = -32013
@@ -342,7 +342,7 @@ class ElementMissing(CallTimeout):
     """The page of a website had no such element while a step waited for it; the same call would find the same page."""
 
     code = "element_missing"
-    next_step = "The website looks different now, so the same call would fail again. Use another agent."
+    next_step = "The website has changed, so the same call would fail again. Use another agent."
     http_status = 502
     rpc_code = -32020
     retryable = False
@@ -352,7 +352,7 @@ class MalformedResponse(TargetError):
     """It answered with something that breaks its own schema or protocol."""
 
     code = "malformed_response"
-    next_step = "The fault is the agent's, and the same call would fail again. Use another agent."
+    next_step = "This is a fault of the agent, so the same call would fail again. Use another agent."
     rpc_code = -32014
 
 
@@ -361,7 +361,7 @@ class TargetRefused(TargetError):
 
     code = "target_refused"
     next_step = (
-        "Calling again will not help: whoever runs this gateway has to give it a valid credential for the agent."
+        "Calling again will not help: the operator of the gateway must give it a valid credential for the agent."
     )
     rpc_code = -32015
 
@@ -370,7 +370,7 @@ class Interrupted(TargetError):
     """The work was interrupted by a restart and must not be repeated without asking."""
 
     code = "interrupted"
-    next_step = "Find out whether it was done before you call again."
+    next_step = "Check whether it was done before you call again."
     http_status = 503
     rpc_code = -32016
 
@@ -379,7 +379,7 @@ class Canceled(TargetError):
     """It was cancelled."""
 
     code = "canceled"
-    next_step = "Call again if it is still wanted."
+    next_step = "Call again if it is still needed."
     http_status = 409
     rpc_code = -32017
 
@@ -388,7 +388,7 @@ class Declined(TargetError):
     """A question that the work depends on was declined."""
 
     code = "declined"
-    next_step = "Call again if it is wanted after all."
+    next_step = "Call again if you want it after all."
     http_status = 409
     rpc_code = -32018
 
@@ -397,7 +397,7 @@ class Rejected(TargetError):
     """The agent refuses the task and says why; raised by its author before any work is done."""
 
     code = "rejected"
-    next_step = "Ask for something else, or use another agent."
+    next_step = "Change the request, or use another agent."
     http_status = 409
     rpc_code = -32019
 
@@ -426,7 +426,7 @@ class StorageUnsure(StorageError):
     """The connection was lost during the commit: it may have happened or not."""
 
     code = "storage_unsure"
-    next_step = "Find out whether it was done before you call again."
+    next_step = "Check whether it was done before you call again."
     retryable = False
 
 
@@ -434,7 +434,7 @@ class StorageFull(StorageError):
     """No space left: writes are refused, reads go on."""
 
     code = "storage_full"
-    next_step = "Whoever runs this gateway has to free disk space."
+    next_step = "The operator of the gateway must free disk space."
     http_status = 507
     retryable = False
 
@@ -443,7 +443,7 @@ class Corrupt(StorageError):
     """What was read is not what was written; it is named in the message and not returned."""
 
     code = "corrupt"
-    next_step = "Whoever runs this gateway has to restore a backup."
+    next_step = "The operator of the gateway must restore a backup."
     http_status = 500
     retryable = False
 
@@ -452,7 +452,7 @@ class SetupError(Agent3Error):
     """This installation lacks something or is misconfigured; the message says what to change."""
 
     code = "setup"
-    next_step = "Whoever runs this gateway has to change its setup."
+    next_step = "The operator of the gateway must correct its setup."
 
 
 class MissingExtra(SetupError):

@@ -71,7 +71,7 @@ class _Point:
         if self.effect == "kill":
             os.kill(os.getpid(), signal.SIGKILL)
         if self.effect == "error":
-            raise error(f"Failpoint {self.name} is armed and struck. Unset AGENT3_FAILPOINTS to disarm it.")
+            raise error(f"Failpoint {self.name} is armed and was triggered. Unset AGENT3_FAILPOINTS to disarm it.")
 
 
 class Failpoints:
@@ -109,16 +109,16 @@ def read(text: str, seed: int = 0) -> Failpoints | None:
         name, _, rest = entry.partition("=")
         effect, *more = rest.split(":")
         if name not in POINTS:
-            raise SetupError(f"AGENT3_FAILPOINTS: there is no place {name!r}. There are {', '.join(sorted(POINTS))}.")
+            raise SetupError(f"AGENT3_FAILPOINTS: unknown place {name!r}. Known are {', '.join(sorted(POINTS))}.")
         seconds = 0.0
         if effect == "delay":
             delay = _DELAY.fullmatch(more.pop(0) if more else "")
             if delay is None:
-                raise SetupError(f"AGENT3_FAILPOINTS: {entry!r} names no time. Write it like delay:50ms or delay:2s.")
+                raise SetupError(f"AGENT3_FAILPOINTS: {entry!r} has no duration. Write it like delay:50ms or delay:2s.")
             seconds = float(delay[1]) / (1_000 if delay[2] == "ms" else 1)
         when = more.pop(0) if more else "1"
         if name in _COMMITTED and effect == "error":
-            raise SetupError(f"AGENT3_FAILPOINTS: {name} cannot fail any more; give kill or delay.")
+            raise SetupError(f"AGENT3_FAILPOINTS: {name} can no longer fail; use kill or delay.")
         if effect not in ("error", "kill", "delay") or more or not _WHEN.fullmatch(when):
             raise SetupError(
                 f"AGENT3_FAILPOINTS: {entry!r} cannot be read. Write it like ledger.write=error:0.1 or {name}=kill:#3."
@@ -160,5 +160,5 @@ armed: Failpoints | None = None
 if _wanted := os.environ.get("AGENT3_FAILPOINTS"):
     _seed = os.environ.get("AGENT3_FAILPOINTS_SEED", "0")
     if not _seed.removeprefix("-").isdecimal():
-        raise SetupError(f"AGENT3_FAILPOINTS_SEED is {_seed!r}; give a whole number.")
+        raise SetupError(f"AGENT3_FAILPOINTS_SEED is {_seed!r}; it must be a whole number.")
     arm(_wanted, int(_seed))

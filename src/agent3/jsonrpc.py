@@ -135,7 +135,7 @@ def check_bytes(body: bytes, limits: Limits = LIMITS) -> None:
             raise TooLarge(f"The body holds more than {limits.nodes} values; send it in parts")
         brackets = bare.translate(None, _NOT_BRACKETS)
         if max(accumulate(map(_STEPS.__getitem__, brackets)), default=0) > limits.depth:
-            raise TooLarge(f"The body is nested deeper than {limits.depth} levels; send it flatter")
+            raise TooLarge(f"The body is nested deeper than {limits.depth} levels; flatten it")
     # Parsing an integer is quadratic in its digits. A run of number characters that is too long covers one of every
     # so many bytes: mostly none of these few is such a character. Otherwise ``translate`` and ``in``, at memory speed,
     # rule it out in almost every body.
@@ -172,7 +172,7 @@ def decode(body: bytes, limits: Limits = LIMITS) -> Any:
     except (msgspec.MsgspecError, UnicodeDecodeError) as reason:
         raise ParseError(f"The body is not JSON: {reason}") from None
     except RecursionError:
-        raise TooLarge("The body is nested too deep; send it flatter") from None
+        raise TooLarge("The body is nested too deeply; flatten it") from None
     if limits.strict:
         # msgspec keeps the last of two equal keys without a word, so the standard library checks a second time.
         json.loads(body.decode(), object_pairs_hook=_refuse_duplicates, parse_int=_parse_safe_integer)
@@ -200,7 +200,7 @@ def _refuse_duplicates(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
     if len(found) < len(pairs):
         names = [name for name, _ in pairs]
         twice = next(name for name in found if names.count(name) > 1)
-        raise RequestError(f"The key {twice[:64]!r} appears twice in one object; a signed message must be unambiguous")
+        raise RequestError(f"The key {twice[:64]!r} occurs twice in one object; a signed message must be unambiguous")
     return found
 
 
@@ -456,7 +456,7 @@ async def read_body(receive: Receive, limit: int = LIMITS.body, timeout: float =
                 if not message.get("more_body", False):
                     return pieces[0] if len(pieces) == 1 else b"".join(pieces)
     except TimeoutError:
-        raise TooSlow(f"The body did not arrive within {timeout:g} s; send it faster, or less of it") from None
+        raise TooSlow(f"The body did not arrive within {timeout:g} s; send it faster, or send less") from None
 
 
 async def wait_for_disconnect(receive: Receive) -> None:

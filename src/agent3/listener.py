@@ -47,7 +47,7 @@ def at_this_machine(scope: Mapping[str, Any]) -> Principal:
     peer = (scope.get("client") or ("", 0))[0]
     if not _is_loopback(peer) or any(name in PASSED_ON for name, _ in scope.get("headers", ())):
         raise Unauthenticated(
-            "This server serves its own machine only. To serve others, its author has to pass principal=."
+            "This server serves its own machine only. To serve others, its author must pass principal=."
         )
     return LOCAL
 
@@ -58,8 +58,8 @@ def names_of(host: str, principal: Authenticate | None, given: Sequence[str]) ->
         return list(given)
     if principal is None:
         raise SetupError(
-            f"{host} can be reached by other machines, but callers are not identified. Pass principal=, a function "
-            "that reads the caller from the request, or let a gateway serve it (agent3 serve)."
+            f"{host} is reachable from other machines, but callers are not identified. Pass principal=, a "
+            "function that reads the caller from the request, or use a gateway (agent3 serve)."
         )
     bound = f"[{host}]" if ":" in host else host
     return [bound, f"{bound}:*", *given] if given else ["*"]

@@ -553,7 +553,7 @@ def load(
         _check_names(file, tables)
     for table, kind in _TABLES.items():
         if not isinstance(tables.setdefault(table, {}), dict):
-            raise SetupError(f"settings: {table} is a table: write [{table}], and its fields below it.")
+            raise SetupError(f"settings: {table} is a table: write [{table}], with its fields below.")
         tables[table].update(_read_environment(table, kind, environment))
     for table, fields in (overrides or {}).items():
         tables.setdefault(table, {}).update({key: value for key, value in fields.items() if value is not None})
@@ -614,5 +614,5 @@ def find_misspelt_variables(environment: Mapping[str, str] = os.environ) -> list
         near = near or get_close_matches(name, [*known, *_VARIABLES], 1, 0.8)
         if near or name.partition("_")[0].lower() in _TABLES:
             hint = f" Did you mean AGENT3_{near[0]}?" if near else " See docs/reference/settings.md."
-            found.append(f"{variable} in the environment names no setting, and has no effect.{hint}")
+            found.append(f"The environment variable {variable} is not a setting and has no effect.{hint}")
     return found

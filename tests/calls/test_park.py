@@ -168,7 +168,7 @@ def test_the_oldest_frames_leave_memory_and_then_replay_or_are_interrupted(repla
             else:
                 assert isinstance(oldest, Failed)
                 assert oldest.code == "interrupted"
-                assert "does not allow it to be replayed" in oldest.message
+                assert "must not be replayed" in oldest.message
 
     run(story())
 

@@ -231,7 +231,7 @@ def test_call_prints_the_whole_answer_as_json(at: Command) -> None:
 def test_what_went_wrong_decides_the_exit_code(at: Command) -> None:
     failed = at("call", "calculator", "1/0")
     assert (failed.code, failed.out) == (2, "")
-    assert failed.err.startswith("agent3: '1/0' cannot be worked out")
+    assert failed.err.startswith("agent3: '1/0' cannot be evaluated")
     nobody = at("call", "piza", "x")
     assert nobody.code == 4
     assert "Did you mean 'pizza'?" in nobody.err

@@ -153,7 +153,7 @@ def test_a_refusal_says_where_to_look(house: Hosted, issuer: Issuer) -> None:
     wanted = f'Bearer resource_metadata="{RESOURCE}{METADATA}", scope="orders"'
     assert refused.headers["www-authenticate"] == wanted
     assert 'Send a key or an access token as "Authorization: Bearer ..."' in refused.error["message"]
-    assert f"Tokens come from {issuer.url}, for {RESOURCE}." in refused.error["message"]
+    assert f"Tokens are issued by {issuer.url}, for {RESOURCE}." in refused.error["message"]
     refused = mcp(house)
     assert refused.status == 401
     assert refused.headers["www-authenticate"] == wanted.replace(METADATA, f"{METADATA}/mcp")

@@ -53,7 +53,7 @@ def test_a_key_that_was_sealed_otherwise_is_not_replaced_but_told(
         try:
             made = await OwnKeys(database, MasterKeys("", url, EnvironmentVault()), REAL).key("cards")
             changed = OwnKeys(database, MasterKeys("env:SEAL", url, EnvironmentVault()), REAL)
-            with pytest.raises(SetupError, match="sealed with another secret"):
+            with pytest.raises(SetupError, match="encrypted with another secret"):
                 await changed.key("cards")
             again = await OwnKeys(database, MasterKeys("", url, EnvironmentVault()), REAL).key("cards")
             assert again.pem == made.pem

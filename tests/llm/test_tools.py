@@ -100,7 +100,7 @@ def test_what_contains_itself_is_cut_with_a_note() -> None:
     made = json.dumps(schema_of(tree))
     assert "$ref" not in made
     assert made.count('"children"') == 3
-    assert "left out here" in made
+    assert "not repeated here" in made
 
 
 def test_a_schema_that_doubles_at_every_level_stays_small() -> None:
@@ -115,7 +115,7 @@ def test_a_schema_that_doubles_at_every_level_stays_small() -> None:
 @pytest.mark.parametrize("ref", ["https://example.org/x.json", "#/$defs/none", "#anchor"])
 def test_what_cannot_be_looked_up_permits_anything_and_says_so(ref: str) -> None:
     made = schema_of({"type": "object", "properties": {"x": {"$ref": ref}}})
-    assert made["properties"]["x"] == {"description": "Its form is defined elsewhere."}
+    assert made["properties"]["x"] == {"description": "Its schema is defined elsewhere."}
 
 
 @pytest.mark.parametrize("key", ["anyOf", "oneOf"])
@@ -127,7 +127,7 @@ def test_a_union_at_the_top_becomes_one_object_and_a_sentence(key: str) -> None:
     assert key not in made
     assert made["properties"]["kind"] == {"anyOf": [{"const": "id"}, {"const": "name"}]}
     assert made["required"] == ["kind"]
-    assert made["description"] == "Finds one. (Give one of these sets of fields: id, kind; or kind, name)"
+    assert made["description"] == "Finds one. (Pass one of these sets of fields: id, kind; or kind, name)"
 
 
 def test_all_parts_of_a_top_hold_together() -> None:

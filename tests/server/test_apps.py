@@ -165,7 +165,7 @@ def test_a_typed_result_is_structured_content_for_mcp(url: str) -> None:
 def test_a_function_without_types_is_refused_where_it_is_written() -> None:
     app = App("untyped")
     with pytest.raises(
-        SetupError, match=r"untyped: parameter 'city' of price has no type. Write one, such as city: str"
+        SetupError, match=r"untyped: parameter 'city' of price has no type. Add a type hint, such as city: str"
     ):
 
         @app.capability
@@ -212,7 +212,7 @@ def test_what_a_function_returns_is_held_to_its_type_and_its_errors_tell_no_secr
     for name in ("number", "items", "nothing"):
         failed = asyncio.run(testing.call(app, name))
         assert isinstance(failed, Failed)
-        assert (failed.code, f"{name} returned something that breaks its own type" in failed.message) == (
+        assert (failed.code, f"{name} returned something that does not match its declared type" in failed.message) == (
             "malformed_response",
             True,
         )

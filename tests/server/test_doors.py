@@ -127,7 +127,7 @@ def test_a_client_whose_key_cannot_be_used_keeps_the_gateway_from_starting(key: 
 @pytest.mark.parametrize(
     ("clients", "words"),
     [
-        ((Client("a", f"sha256:{'0' * 64}"), Client("b", f"sha256:{'0' * 64}")), "'b' has the key of 'a'"),
+        ((Client("a", f"sha256:{'0' * 64}"), Client("b", f"sha256:{'0' * 64}")), "'b' has the same key as 'a'"),
         ((Client("local", f"sha256:{'0' * 64}"),), "'local' cannot be"),
     ],
 )

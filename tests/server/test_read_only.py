@@ -54,7 +54,7 @@ def test_searching_and_reading_go_on_and_calls_are_refused_with_a_reason(tmp_pat
             status, headers, body = call(gateway, "meanwhile", **given)
             assert status == 503
             assert int(headers["retry-after"]) >= 1
-            assert "can only be read" in str(body)
+            assert "read-only at the moment" in str(body)
         assert done == before, "what cannot be recorded is not begun"
         let_write(True)
         until = time.monotonic() + 30

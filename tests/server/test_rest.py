@@ -129,7 +129,7 @@ WRONG: list[tuple[str, str, Any, int, str, str]] = [
     ("POST", "/v1/feedback", {"agentId": "ecco", "rating": 5}, 404, "agent_not_found", "'echo'"),
     ("GET", "/v1/artifacts/nope", None, 404, "not_found", "no artifact"),
     ("GET", "/v1/nothing", None, 404, "not_found", "/openapi.json"),
-    ("GET", "/v1/call", None, 405, "method_not_allowed", "/v1/call does not take GET."),
+    ("GET", "/v1/call", None, 405, "method_not_allowed", "/v1/call does not support GET."),
     ("PATCH", "/v1/agents/pizza", None, 405, "method_not_allowed", "PATCH"),
 ]
 

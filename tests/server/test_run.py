@@ -126,7 +126,7 @@ def test_the_greeting_names_those_who_have_a_key_and_can_use_it_alone(tmp_path: 
     with gateway(tmp_path, config=signing + both + keyed, DESK=secret, MY_KEY=key, MY_OWN_KEY=key[::-1]) as door:
         assert door.lines[-1] == "KEY is the key of a client: me."
     with gateway(tmp_path, "--demo", config=signing + both, DESK=secret, MY_KEY=key) as door:
-        assert door.lines[-1] == "Its clients sign their requests: see docs/reference/signing.md."
+        assert door.lines[-1] == "Its clients sign their requests; see docs/reference/signing.md."
         assert not any("KEY" in line for line in door.lines), "there is no key that would help"
 
 
@@ -193,8 +193,8 @@ WRONG = [
     ("nowhere", "no module 'nowhere'"),
     ("nowhere.py:agent", "no file 'nowhere.py'"),
     ("folder/nowhere.py", "no file 'folder/nowhere.py'"),
-    ("empty", "there is no App in it"),
-    ("empty.py", "there is no App in it"),
+    ("empty", "it contains no App"),
+    ("empty.py", "it contains no App"),
     ("bare.py:app", "'bare' has no capability"),
     ("untyped.py:app", "parameter 'city' of price has no type"),
     ("twins.py", "there are several: one, two"),
@@ -278,7 +278,7 @@ def test_an_agent_is_found_by_module_or_file_and_alone_without_a_name(tmp_path: 
 def test_a_wrong_reference_ends_the_command_with_code_two(tmp_path: Path) -> None:
     done = run_agent3(tmp_path, "mcp", "nowhere:agent")
     assert done.returncode == 2
-    assert done.stderr.startswith("agent3: nowhere:agent: there is no module")
+    assert done.stderr.startswith("agent3: nowhere:agent: the module")
     assert len(done.stderr.splitlines()) == 1
 
 

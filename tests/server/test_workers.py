@@ -217,7 +217,7 @@ def test_one_that_is_stopped_keeps_nobody_waiting_and_is_replaced_when_it_dies(w
     ("options", "words"),
     [
         (["--workers", "none"], "a number from 1 to 256, or auto"),
-        (["--workers", "2", "--db", "sqlite:///:memory:"], "one in memory is known to one process only"),
+        (["--workers", "2", "--db", "sqlite:///:memory:"], "one in memory is visible to one process only"),
         (["--workers", "2", "--reload", "served.py:agent"], "--reload runs a single process"),
     ],
 )

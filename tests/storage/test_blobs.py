@@ -95,7 +95,7 @@ def test_memory_is_bounded_and_deleting_makes_room() -> None:
 
 
 def test_a_folder_that_cannot_be_written_is_a_storage_error(tmp_path: Path) -> None:
-    (tmp_path / "file").write_text("in the way")
+    (tmp_path / "file").write_text("conflicted with others")
     with pytest.raises(StorageError):
         asyncio.run(Blobs(tmp_path / "file").put(b"data"))
 

@@ -190,9 +190,9 @@ def test_the_settings_choose(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) ->
     monkeypatch.setenv("AWS_ACCESS_KEY_ID", "id")
     monkeypatch.setenv("AWS_SECRET_ACCESS_KEY", "secret")
     assert isinstance(asyncio.run(choose("s3://bucket/a")), ObjectBlobs)
-    with pytest.raises(SetupError, match="names no bucket"):
+    with pytest.raises(SetupError, match="has no bucket"):
         asyncio.run(choose("s3://"))
-    with pytest.raises(SetupError, match="is no address"):
+    with pytest.raises(SetupError, match="is not an address"):
         asyncio.run(choose("s3://bucket", "minio"))
 
 

@@ -220,7 +220,7 @@ def test_a_damaged_page_is_found_by_check(url: str, path: Path) -> None:
 
 
 def test_a_folder_that_cannot_be_made_is_a_setup_error(tmp_path: Path) -> None:
-    (tmp_path / "file").write_text("in the way")
+    (tmp_path / "file").write_text("conflicted with others")
     with pytest.raises(SetupError, match="cannot be opened"):
         asyncio.run(open_database(f"sqlite:///{tmp_path}/file/house.db"))
 

@@ -71,7 +71,7 @@ class JSONLinesDoor:
                 last = wire.Error(error.code, error.message, error.retryable, error.retry_after)
             except Exception:
                 log.exception("a request failed")
-                last = wire.Error("internal", "Internal error. The gateway's log has the details.")
+                last = wire.Error("internal", "Internal error. See the log of the gateway.")
             if last is not None:
                 writer.write(wire.encode(last))
                 await writer.drain()

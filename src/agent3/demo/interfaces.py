@@ -65,7 +65,7 @@ def activities(url: str) -> NLWebInterface:
         {
             "interface_id": "demo-activities",
             "name": "Things to do",
-            "description": "A website of activities: what there is to do in a city.",
+            "description": "A website of activities in a city.",
             "base_url": f"{url}/",
             "actions": {
                 "find_activities": [

@@ -159,13 +159,13 @@ class _Trip:
         result = await self._gateway.call(agent, capability=capability.name, input=given, timeout=_SECONDS)
         rows = result.value.get("result") if isinstance(result.value, dict) else result.value
         if not isinstance(rows, list) or not all(isinstance(row, dict) and "price" in row for row in rows):
-            self.notes.append(f"{agent} answered something that is no list of offers.")
+            self.notes.append(f"{agent} did not answer with a list of offers.")
             return []
         usual, route = _PROTOCOLS.get(capability.protocols[0], capability.protocols[0]), _route_of(result, capability)
         if route == usual:
             self._ratings[agent] = (5, "Answered")
         else:
-            self._ratings[agent] = (3, f"Did not answer by {usual}; {route} stood in")
+            self._ratings[agent] = (3, f"No answer by {usual}; {route} stood in")
             self.notes.append(f"{agent} did not answer by {usual}: its {route} stood in.")
         self.served[what] = Served(agent=agent, route=route)
         return rows

@@ -61,7 +61,7 @@ async def stage(server: Server, url: str) -> AsyncIterator[Sequence[str]]:
             await show.host_local(make_planner(client), trains.app, show.make_agent())
             setting_up = asyncio.create_task(show.set_up())
             try:
-                yield ("  agent3 demo    plans a trip with all kinds of agents, and takes one of them down",)
+                yield ("  agent3 demo    plans a trip with all kinds of agents, and stops one of them",)
             finally:
                 setting_up.cancel()
                 await asyncio.wait([setting_up])
@@ -106,7 +106,7 @@ class _Process:
                 self.url, self._is_up = line.decode().strip(), True
                 return
         await self.kill()
-        raise Unavailable(f"The demo's process for {self.part} did not come up.")
+        raise Unavailable(f"The demo's process for {self.part} did not start.")
 
     async def kill(self) -> None:
         """End it at once, by its id."""
@@ -134,7 +134,7 @@ class _Stage:
         self._processes: dict[Part, _Process] = {name: _Process(name) for name in _PROTOCOLS}
         self._coming_back: dict[Part, asyncio.Task[None]] = {}
         self._changing = asyncio.Lock()
-        self._browser = "A browser is being looked for."
+        self._browser = "Looking for a browser."
 
     async def host_local(self, *agents: LocalAgent) -> None:
         """Show agents of this process."""
@@ -151,12 +151,12 @@ class _Stage:
         except AgentNotFound:
             self._server.directory.host(agent)
             return True
-        log.warning("the demo leaves out its %s: there is an agent of that id", agent.id)
+        log.warning("the demo skips its %s: an agent with that id exists", agent.id)
         return False
 
     def make_agent(self) -> App:
         """What a caller can do with the stage."""
-        app = App("Demo stage", agent_id=ID, description="Takes parts of the demo down.", tags=(TAG,))
+        app = App("Demo stage", agent_id=ID, description="Stops and starts parts of the demo.", tags=(TAG,))
 
         @app.capability(read_only=True)
         async def parts() -> dict[str, str]:
@@ -220,7 +220,7 @@ class _Stage:
             found = Found(Route(protocol.name, self._processes[part].url, meta={"registered": True}), part)
             agent = await protocol.register(found, self._server.services.vault)
         except (Agent3Error, OSError) as error:
-            log.warning("the demo goes on without %s: %s", part, error)
+            log.warning("the demo continues without %s: %s", part, error)
             return
         if await self._host(replace(agent, id=f"demo-{part}", tags=(*agent.tags, TAG))) and part == "flights":
             self._stand_in()
@@ -254,7 +254,7 @@ class _Stage:
         try:
             await self._processes[part].start()
         except (Unavailable, OSError) as error:
-            log.warning("the demo goes on without %s: %s", part, error)
+            log.warning("the demo continues without %s: %s", part, error)
 
 
 def _find_missing() -> str | None:
@@ -262,6 +262,6 @@ def _find_missing() -> str | None:
     if importlib.util.find_spec("playwright") is None:
         return "The extra browser is not installed."
     try:
-        return None if installation.find() is not None else "There is no Chromium yet."
+        return None if installation.find() is not None else "No Chromium is installed yet."
     except SetupError as error:
         return error.message

@@ -38,8 +38,8 @@ def tell(gateway: Client) -> Generator[Scene, None, dict[str, Any]]:
     parts = yield from _wait_for_parts(gateway)
     browser = parts["websites"]
     lines = [f"flights: {parts['flights']}, over A2A", f"hotels: {parts['hotels']}, over MCP"]
-    lines.append("websites: up, in a real browser" if browser == "up" else f"websites: left out. {browser}")
-    yield Scene("What is there", tuple(lines))
+    lines.append("websites: up, in a real browser" if browser == "up" else f"websites: skipped. {browser}")
+    yield Scene("What is running", tuple(lines))
 
     queries = ("flights to Lisbon", "hotels")
     found = {query: dict.fromkeys(hit.id for hit in gateway.search(query, limit=3)) for query in queries}
@@ -57,12 +57,12 @@ def tell(gateway: Client) -> Generator[Scene, None, dict[str, Any]]:
     second = yield from _plan(gateway)
     yield Scene("The same trip, planned again", tuple(_describe(second)))
 
-    yield Scene("Starting the flight agent again")
+    yield Scene("Restarting the flight agent")
     back = gateway.call(stage.ID, capability="bring_back", input={"part": "flights"}, timeout=_READY).text
     used = sorted({served["agent"] for plan in (first, second) for served in plan["served"].values()})
     ratings = {agent: gateway.select(agent).rating for agent in used}
     rated = [f"{agent}: {rating.mean} by {rating.count}" for agent, rating in ratings.items()]
-    yield Scene("The planner has rated them, which the next search shows", (back, *rated))
+    yield Scene("The planner has rated them; the next search shows it", (back, *rated))
     return {
         "gateway": gateway.url,
         "parts": parts,
@@ -83,7 +83,7 @@ def _wait_for_parts(gateway: Client) -> Generator[Scene, None, dict[str, str]]:
         if not waiting and (parts["websites"] == "up" or waited > _BROWSER):
             return parts
         if waited > _READY:
-            raise Unavailable(f"The demo's {' and '.join(waiting)} did not come up within {_READY:g} s.")
+            raise Unavailable(f"The demo's {' and '.join(waiting)} did not start within {_READY:g} s.")
         yield Scene(f"Waiting for {' and '.join(waiting) or 'a browser'}")
         time.sleep(_LOOK)
 
@@ -109,5 +109,5 @@ def _describe(plan: dict[str, Any]) -> Iterator[str]:
         yield f"{hotel['name']}, {hotel['stars']} stars, {hotel['price']:g} €{by('hotel')}"
     if plan["activities"]:
         yield f"{', '.join(one['title'] for one in plan['activities'])}{by('activities')}"
-    yield f"{plan['total']:g} € for journey and hotel"
+    yield f"{plan['total']:g} € for travel and hotel"
     yield from plan["notes"]

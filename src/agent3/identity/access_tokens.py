@@ -101,7 +101,7 @@ class TokenVerifier:
             # A token for one door is good at that door only; one for the gateway at all of them.
             good = {self.resource, self.resource + "/", self.resource + _door(scope["path"]), *self._oauth.audience}
             if not good & judged.audience:
-                raise Unauthenticated(f"The access token is for another audience. Ask for one for {self.resource}.")
+                raise Unauthenticated(f"The access token is for another audience. Request one for {self.resource}.")
             if missing := set(self._oauth.scopes) - judged.principal.scopes:
                 raise AccessError(f"The access token lacks the scopes: {', '.join(sorted(missing))}.")
             return judged.principal
@@ -152,12 +152,12 @@ class TokenVerifier:
         except _MALFORMED:
             raise Unauthenticated("The access token cannot be read.") from None
         if not isinstance(header.get("alg"), str) or "crit" in header:
-            raise Unauthenticated("The access token is signed in a way that is not supported.")
+            raise Unauthenticated("The access token is signed with an unsupported algorithm.")
         if str(header.get("typ", "JWT")).lower() not in _TYPES:
             raise Unauthenticated("The token is not an access token.")
         keys = self._keys.get(issuer)
         if keys is None:
-            raise Unauthenticated("The issuer of the access token is not trusted by this gateway.")
+            raise Unauthenticated("This gateway does not trust the issuer of the access token.")
         key = await keys.find(header)
         try:
             claims = jwt.decode(
@@ -170,16 +170,16 @@ class TokenVerifier:
             )
             ends = float(claims["exp"]) + _LEEWAY
         except jwt.ExpiredSignatureError:
-            raise Unauthenticated("The access token has expired. Ask for a new one.") from None
+            raise Unauthenticated("The access token has expired. Request a new one.") from None
         except _MALFORMED as error:
             raise Unauthenticated(f"The access token is not valid: {error}") from None
         if "at+jwt" not in str(header.get("typ", "")).lower() and (
             not _ID_TOKEN_CLAIMS.isdisjoint(claims) or claims.get("token_use") == "id"
         ):
-            raise Unauthenticated("This is an ID token, which tells a client who signed in. Send the access token.")
+            raise Unauthenticated("This is an ID token. Send the access token instead.")
         subject = claims.get("sub") or claims.get("client_id")
         if not isinstance(subject, str) or len(subject) > 256 or not subject.isprintable():
-            raise Unauthenticated("The access token names no subject.")
+            raise Unauthenticated("The access token has no subject.")
         scopes = _words(claims.get("scope")) | _words(claims.get("scp"))
         # With the issuer behind it no subject can pass for a client of this gateway.
         principal = Principal(f"{subject}@{issuer.partition('://')[2]}", "client", scopes)
@@ -229,7 +229,7 @@ class _IssuerKeys:
             await self._refetch(_BRIEFLY)
             found = self._match(header)
         if found is None and not self._keys:
-            raise Unavailable(f"The keys of {self._issuer} could not be fetched. The log of the gateway says why.")
+            raise Unavailable(f"The keys of {self._issuer} could not be fetched. See the log of the gateway.")
         if found is None:
             raise Unauthenticated("The access token is signed with a key that its issuer does not list.")
         return found
@@ -283,7 +283,7 @@ class _IssuerKeys:
             if metadata.get("issuer") == self._issuer and isinstance(metadata.get("jwks_uri"), str):
                 break
         else:
-            raise Unavailable("it has no metadata that names it as issuer and says where its keys are")
+            raise Unavailable("none of its metadata documents names it as issuer with a key set")
         keys = (await _fetch_json(gate, metadata["jwks_uri"]) or {}).get("keys")
         usable = [
             key
@@ -291,7 +291,7 @@ class _IssuerKeys:
             if isinstance(key, dict) and str(key.get("kty")) in _ALGORITHMS and key.get("use", "sig") == "sig"
         ]
         if not usable:
-            raise Unavailable("its key set holds no key that can be used")
+            raise Unavailable("its key set contains no usable key")
         return usable
 
 
@@ -315,20 +315,20 @@ def _check_settings(oauth: OAuth) -> None:
     clean = oauth.resource.isascii() and oauth.resource.isprintable() and '"' not in oauth.resource
     if parts.scheme not in ("http", "https") or not parts.netloc or parts.query or parts.fragment or not clean:
         raise SetupError(
-            "oauth.resource must be the address of this gateway as its clients write it, such as "
+            "oauth.resource must be the address of this gateway as clients use it, such as "
             f"'https://gateway.example.com'; it is {oauth.resource!r}."
         )
     for scope in oauth.scopes:
         if not _SCOPE.fullmatch(scope):
-            raise SetupError(f"oauth.scopes holds {scope!r}; a scope is one word of ASCII letters, digits and signs.")
+            raise SetupError(
+                f"oauth.scopes contains {scope!r}; a scope is one word of ASCII letters, digits and punctuation."
+            )
     for issuer in oauth.issuers:
         parts = urlsplit(issuer)
         if parts.scheme != "https" and not (parts.scheme == "http" and parts.hostname in LOOPBACK):
-            raise SetupError(f"oauth.issuers holds {issuer!r}; an issuer's address begins with https://.")
+            raise SetupError(f"oauth.issuers contains {issuer!r}; an issuer must start with https://.")
         if not parts.netloc or "@" in issuer or parts.query or parts.fragment:
-            raise SetupError(
-                f"oauth.issuers holds {issuer!r}; an issuer is an address without user, query and fragment."
-            )
+            raise SetupError(f"oauth.issuers contains {issuer!r}; an issuer must have no user, query or fragment.")
 
 
 # Doors

@@ -49,7 +49,7 @@ class ListenerCertificate:
         self._authority = Path(settings.tls_client_ca).expanduser() if settings.tls_client_ca else None
         self.is_required_over_grpc = settings.grpc_client_certificates
         if self.is_required_over_grpc and self._authority is None:
-            raise SetupError("server.grpc_client_certificates needs server.tls_client_ca to judge them by.")
+            raise SetupError("server.grpc_client_certificates needs server.tls_client_ca to verify them.")
         self.context = self._latest = self._make_context()
         self.context.sni_callback = self._choose  # asked at each handshake, also where the client names no host
         self._seen = self._look()
@@ -60,7 +60,7 @@ class ListenerCertificate:
         if settings.tls_certificate:
             return cls(settings)
         if settings.tls_key or settings.tls_client_ca:
-            raise SetupError("server.tls_key and server.tls_client_ca need server.tls_certificate beside them.")
+            raise SetupError("server.tls_key and server.tls_client_ca need server.tls_certificate.")
         return None
 
     def _make_context(self) -> ssl.SSLContext:
@@ -106,11 +106,11 @@ class ListenerCertificate:
             # A new one as a whole: to the one in use authorities could only be added.
             self._latest = self._make_context()
         except (SetupError, OSError, ssl.SSLError) as error:
-            log.warning("The certificate changed and cannot be used; the one before stays: %s", error)
+            log.warning("The changed certificate cannot be used; the previous one stays in use: %s", error)
             self._seen = seen
             return False
         self._seen = seen
-        log.info("The certificate changed; new connections get the new one.")
+        log.info("The certificate changed; new connections use the new one.")
         return True
 
     async def follow(self) -> None:

@@ -104,7 +104,7 @@ class StoredClients:
                     self.on_change()  # somebody may remember that such a key is good
                 await self.refresh()
             except Agent3Error as error:  # of the database: what is known stays good, and the next look may succeed
-                log.debug("whether clients were changed is not known: %s", error)
+                log.debug("cannot check whether clients were changed: %s", error)
 
     # Changing
 
@@ -112,8 +112,8 @@ class StoredClients:
         """Add a client; its key, which is not stored and cannot be shown again."""
         if not _ID.fullmatch(client) or client == "local":
             raise ValidationError(
-                f"{client[:100]!r} cannot be the id of a client: up to 100 letters, digits, '.', '_', '@' and '-', "
-                "and not 'local'."
+                f"{client[:100]!r} cannot be the id of a client: use up to 100 letters, digits, '.', '_', "
+                "'@' and '-', and not 'local'."
             )
         _check_scopes(scopes)
         key, digest = _new_key()
@@ -121,10 +121,12 @@ class StoredClients:
 
         async def work(tx: Transaction) -> None:
             if await tx.one("SELECT id FROM clients WHERE id = ?", client):
-                raise Conflict(f"There is a client {client!r} already. For a new key: agent3 client rotate {client}")
+                raise Conflict(f"Client {client!r} already exists. To make a new key: agent3 client rotate {client}")
             count = await tx.one("SELECT COUNT(*) AS count FROM clients")
             if count is not None and count["count"] >= _MOST:
-                raise ValidationError(f"There are {_MOST} clients already. Remove some, or use access tokens (OAuth).")
+                raise ValidationError(
+                    f"There are already {_MOST} clients, the maximum. Remove some, or use access tokens (OAuth)."
+                )
             await tx.run(
                 "INSERT INTO clients (id, scopes, tenant, created, stopped) VALUES (?, ?, ?, ?, NULL)",
                 *(client, " ".join(dict.fromkeys(scopes)), tenant, now),
@@ -141,7 +143,7 @@ class StoredClients:
         Gives the new key, and when the present one ends; None where it ended at once, or there was none.
         """
         if not 0 <= overlap <= 90 * 86_400:
-            raise ValidationError(f"The old key can stay good for 0 to 90 days, not for {overlap:g} seconds.")
+            raise ValidationError(f"The old key can stay valid for 0 to 90 days, not for {overlap:g} seconds.")
         key, digest = _new_key()
         now = self._env.now()
         until: list[float] = []
@@ -235,7 +237,7 @@ class StoredClients:
 
 def _check_scopes(scopes: Sequence[str]) -> None:
     if wrong := [scope for scope in scopes if not _SCOPE.fullmatch(scope)]:
-        raise ValidationError(f"{wrong[0][:100]!r} cannot be a scope: it has spaces, quotes, or other letters.")
+        raise ValidationError(f"{wrong[0][:100]!r} cannot be a scope: it contains spaces, quotes or non-ASCII letters.")
 
 
 def _new_key() -> tuple[str, bytes]:
@@ -261,6 +263,6 @@ async def _require(tx: Transaction, client: str) -> None:
 
 def _unknown(client: str) -> NotFound:
     return NotFound(
-        f"There is no client {client[:100]!r} in this database. agent3 client list names them; clients of "
-        "agent3.toml are changed there."
+        f"Client {client[:100]!r} is not in this database. See agent3 client list; clients of agent3.toml "
+        "are changed there."
     )

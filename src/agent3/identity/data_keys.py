@@ -78,8 +78,7 @@ class DataCipher:
             return key.decrypt(nonce, stored[start:], mark + beside), beside[_LENGTH:]
         except (InvalidTag, ValueError):
             raise Corrupt(
-                "Something that is stored encrypted is damaged, or was encrypted for another database. Restore it from "
-                "a backup."
+                "Encrypted data is damaged, or was encrypted for another database. Restore it from a backup."
             ) from None
 
 
@@ -118,8 +117,9 @@ async def load_cipher(database: Database, master_keys: MasterKeys, env: Env) -> 
         return None
     if not master_keys.is_set:
         raise SetupError(
-            "This database is encrypted, and no master key is set. Set storage.seal (AGENT3_STORAGE_SEAL) to where the "
-            "key is: env:NAME, file:PATH or keyring:NAME. Without it messages, jobs and results cannot be read."
+            "This database is encrypted, and no master key is set. Set storage.seal (AGENT3_STORAGE_SEAL) "
+            "to env:NAME, file:PATH or keyring:NAME, where the key is. Without it, messages, jobs and "
+            "results cannot be read."
         )
     keys = await master_keys.keys()
     if row is None:
@@ -127,12 +127,12 @@ async def load_cipher(database: Database, master_keys: MasterKeys, env: Env) -> 
     try:
         key, _, form = unseal(keys, row["sealed"], f"data key {_NAME}").partition(" ")
         if form != _STRICT:
-            log.info("this database was in use before it was encrypted, so plain contents in it are still read")
+            log.info("this database was used before it was encrypted, so unencrypted contents in it are still read")
         return DataCipher(bytes.fromhex(key), strict=form == _STRICT)
     except SetupError:
         raise SetupError(
-            "This database is encrypted with another master key than the one of storage.seal. Put the former one back, "
-            "or behind the new one, separated by a space."
+            "This database is encrypted with a different master key than that of storage.seal. Restore the "
+            "former key, or put it after the new one, separated by a space."
         ) from None
 
 

@@ -44,13 +44,15 @@ SIGNED = "agent3.signed"
 _STRANGERS_BODY = 16_384
 """Bytes of a stranger's body that are read."""
 _FORWARDED = (
-    "A proxy forwards this request for somebody else, and this gateway has no clients: it serves its own machine only. "
-    "The operator adds clients with agent3 client add, or sets server.local_key."
+    "This request was forwarded by a proxy, but this gateway has no clients and serves its own machine "
+    "only. The operator can add clients with agent3 client add, or set server.local_key."
 )
 _COUNTED = "agent3.refused"
 KNOWN = "agent3.known_caller"
 """The key in a scope of who was found to call, and what SIGNED was then."""
-_HOW = "Send a key as 'Authorization: Bearer KEY' or 'X-API-Key: KEY'; the operator makes one with agent3 client add."
+_HOW = (
+    "Send a key as 'Authorization: Bearer KEY' or 'X-API-Key: KEY'. The operator can create one with agent3 client add."
+)
 
 
 def is_loopback(host: str) -> bool:
@@ -86,15 +88,15 @@ class Doorkeeper:
         known = known or (stored is not None and stored.count > 0)
         if not known and not is_loopback(settings.server.host):
             raise SetupError(
-                f"The gateway would listen on {settings.server.host} for everybody. Add a client, and give it the key "
-                "that is printed:\n  agent3 client add me\n(or write [[clients]] into agent3.toml), or listen on "
-                "127.0.0.1."
+                f"The gateway would listen on {settings.server.host} without any clients. Add a client and "
+                "give it the printed key:\n  agent3 client add me\n(or add [[clients]] to agent3.toml), or "
+                "listen on 127.0.0.1."
             )
         if not known and (names := [name for name in settings.server.allowed_hosts if not _is_own_name(name)]):
             raise SetupError(
-                f"server.allowed_hosts has {names[0]}, by which others reach this gateway, but it has no clients: "
-                "everybody would be the local user. Add a client, and give it the key that is printed:\n"
-                "  agent3 client add me\nor set server.local_key, or remove the name."
+                f"server.allowed_hosts contains {names[0]}, under which other machines reach this gateway, "
+                "but it has no clients, so every caller would be the local user. Add a client and give it "
+                "the printed key:\n  agent3 client add me\nor set server.local_key, or remove the name."
             )
         for client in settings.clients:
             if client.id in ("", LOCAL.id):
@@ -104,12 +106,10 @@ class Doorkeeper:
                     f'clients: {client.id!r} needs key = "env:NAME", signing = "env:NAME", or a certificate.'
                 )
             if client.certificate and not settings.server.tls_client_ca:
-                raise SetupError(
-                    f"clients: the certificate of {client.id!r} needs server.tls_client_ca to be judged by."
-                )
+                raise SetupError(f"clients: the certificate of {client.id!r} needs server.tls_client_ca to verify it.")
             if client.require_signature and not client.signing:
                 raise SetupError(
-                    f'clients: {client.id!r} must sign and has nothing to sign with. Add signing = "env:NAME".'
+                    f'clients: {client.id!r} must sign, but has no signing secret. Add signing = "env:NAME".'
                 )
         self._metrics = metrics
         self._stored = stored
@@ -118,8 +118,9 @@ class Doorkeeper:
         self._how = _HOW
         if self.tokens is not None:
             self._how = (
-                'Send a key or an access token as "Authorization: Bearer ..." (keys also as "X-API-Key: KEY"). '
-                f"Tokens come from {', '.join(settings.oauth.issuers)}, for {self.tokens.resource}."
+                'Send a key or an access token as "Authorization: Bearer ..." (keys also as "X-API-Key: '
+                f'KEY"). Tokens are issued by {", ".join(settings.oauth.issuers)}, for '
+                f"{self.tokens.resource}."
             )
         self._must_sign = {client.id for client in settings.clients if client.require_signature}
         # Found by their hashes, in a dict that is seeded anew in every process: the time it takes tells nothing.
@@ -136,7 +137,9 @@ class Doorkeeper:
             if client.key:
                 known_to = self._clients.setdefault(_key_digest(client, environment), principal)
                 if known_to.id != client.id:
-                    raise SetupError(f"clients: {client.id!r} has the key of {known_to.id!r}. Give each its own.")
+                    raise SetupError(
+                        f"clients: {client.id!r} has the same key as {known_to.id!r}. Use a separate key for each."
+                    )
             if client.signing:
                 kind, _, name = client.signing.partition(":")
                 if kind != "env" or not name:
@@ -201,7 +204,9 @@ class Doorkeeper:
         if found is None:
             raise self._refusal(scope, Unauthenticated(f"{'Unknown key' if key else 'No key'}. {self._how}"))
         if found.id in self._must_sign:
-            why = f"Client {found.id} must sign its requests, its key alone is not enough: docs/reference/signing.md."
+            why = (
+                f"Client {found.id} must sign its requests; its key alone is not enough. See docs/reference/signing.md."
+            )
             raise self._refusal(scope, Unauthenticated(why))
         return found
 
@@ -234,7 +239,7 @@ class Doorkeeper:
             await database.write(lambda tx: record(tx, env, "change", "unknown callers refused", dict(counted)))
         except Agent3Error as error:
             self._refused.update(counted)
-            log.warning("refusals of unknown callers are noted later: %s", error)
+            log.warning("refusals of unknown callers will be recorded later: %s", error)
 
     def _by_certificate(self, scope: MutableMapping[str, Any]) -> Principal | None:
         shown = scope.get(CERTIFICATE)
@@ -275,7 +280,7 @@ def _local_digest(path: Path) -> bytes:
         raise SetupError(f"server.local_key: {path} cannot be used: {error}") from None
     if mode & 0o077:
         raise SetupError(
-            f"server.local_key: others can read {path}. Run: chmod 600 {path}, or remove it for a new one."
+            f"server.local_key: other users can read {path}. Run: chmod 600 {path}, or remove it to get a new one."
         )
     if len(key) < 16:
         raise SetupError(f"server.local_key: the key in {path} must have at least 16 characters.")
@@ -368,7 +373,7 @@ class SignedRequests:
         bare = host if host.endswith("]") else host.rpartition(":")[0] or host
         if self._hosts and not self._hosts & {host, bare}:
             # A request to another gateway, where the client has the same secret, could else be replayed here.
-            raise Unauthenticated("The request was signed for another host. Add the name to server.allowed_hosts.")
+            raise Unauthenticated("The request was signed for another host. Add that name to server.allowed_hosts.")
         return request
 
     def _with_challenges(self, scope: Scope, message: Message) -> Message:

@@ -33,7 +33,7 @@ class ProofKey:
     def __init__(self, env: Env, pem: str | None = None):
         key = generate_private_key(SECP256R1()) if pem is None else load_pem_private_key(pem.encode(), None)
         if not isinstance(key, EllipticCurvePrivateKey) or not isinstance(key.curve, SECP256R1):
-            raise ValueError("a key for DPoP must be of the curve P-256")
+            raise ValueError("a key for DPoP must use the curve P-256")
         self._env = env
         self._key = key
         public = key.public_key().public_numbers()

@@ -148,7 +148,7 @@ class FlowToken:
         if self.due:
             if self._env.now() < self._next_try:
                 # All who wait for the lock would else ask a dead server, one after the other.
-                text = f"The token for {self._place} has ended, and could not be refreshed a moment ago."
+                text = f"The token for {self._place} has expired and could not be refreshed."
                 raise mark_unsent(Unavailable(text))
             try:
                 if not await self.refresh(gate):

@@ -51,8 +51,8 @@ def vault_reference(name: str) -> str:
     """The reference of the vault's secret of a name; ValidationError for what cannot be a name."""
     if _NAME.fullmatch(name) is None:
         raise ValidationError(
-            "The name of a secret has 1 to 100 letters, digits, dots, underscores and hyphens, and begins with a "
-            "letter or a digit."
+            "The name of a secret must have 1 to 100 letters, digits, dots, underscores and hyphens, and "
+            "start with a letter or a digit."
         )
     return f"{VAULT}{name}"
 
@@ -73,10 +73,10 @@ class KeptSecrets:
             return await self._vault.get(reference)
         row = await self._database.one("SELECT sealed FROM kept_secrets WHERE id = ?", reference)
         if row is None and is_kept:
-            raise SetupError(f"The secret {reference} is no longer kept. Add what it belongs to again.")
+            raise SetupError(f"The secret {reference} is no longer stored. Add its agent again.")
         if row is None:
             name = reference.removeprefix(VAULT)[:100]
-            raise SetupError(f"The vault has no secret {name!r}. Set it: agent3 vault set {name}")
+            raise SetupError(f"The vault has no secret {name!r}. Store it: agent3 vault set {name}")
         value = unseal(await self._master_keys.keys(), row["sealed"], reference)
         logs.redact(value)  # the last net: whatever is logged from now on does not show it
         return Secret(value)
@@ -87,7 +87,7 @@ class KeptSecrets:
         """Put a secret into the vault, for every gateway on the database at once; whether it is new."""
         reference = vault_reference(name)
         if not value or len(value) > _LONGEST or "\0" in value:
-            raise ValidationError(f"A secret has 1 to {_LONGEST} characters, and no NUL.")
+            raise ValidationError(f"A secret must have 1 to {_LONGEST} characters and no NUL.")
         sealed = seal((await self._master_keys.keys())[0], value, reference, self._env)
         logs.redact(value)
         now, who = self._env.now(), ACTOR.get()
@@ -120,7 +120,7 @@ class KeptSecrets:
             return bool(gone)
 
         if not await self._database.write(work):
-            raise NotFound(f"The vault has no secret {name!r}. agent3 vault list names those it has.")
+            raise NotFound(f"The vault has no secret {name!r}. See agent3 vault list.")
 
     # Secrets that came with what was added
 

@@ -60,7 +60,7 @@ class AtTerminal:
 
     def wait(self, left: float) -> None:
         """Count down in one line, or print a line every half minute where output is not a terminal."""
-        words = f"Waiting for you to sign in, {left:.0f} s more. Ctrl-C gives up."
+        words = f"Waiting for you to sign in, {left:.0f} s left. Press Ctrl-C to give up."
         if sys.stderr.isatty():
             _write(f"\r{words} " if left > 0 else "\n")
         elif left > 0 and time.monotonic() - self._last >= _REMIND_EVERY:
@@ -108,7 +108,9 @@ class Landing:
                     return self._came.result()
         finally:
             self._guide.wait(0.0)
-        raise CallTimeout(f"No sign-in was completed within {self._seconds:g} s. Try again; --wait gives more time.")
+        raise CallTimeout(
+            f"The sign-in was not completed within {self._seconds:g} s. Try again; --wait sets a longer time."
+        )
 
     async def _serve(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
         try:
@@ -118,11 +120,11 @@ class Landing:
                 if urlsplit(target).path != PATH or self._came is None:
                     page = _page("404 Not Found", "Not found.")
                 elif not self._state or _parameter(target, "state") != self._state:
-                    page = _page("400 Bad Request", "This does not belong to the sign-in that is under way.")
+                    page = _page("400 Bad Request", "This request does not belong to the current sign-in.")
                 else:
                     if not self._came.done():
                         self._came.set_result(target)
-                    page = _page("200 OK", "Thank you. You can close this page and go back to the terminal.")
+                    page = _page("200 OK", "Thank you. You can close this page and return to the terminal.")
                 writer.write(page)
                 await writer.drain()
         except (TimeoutError, OSError, asyncio.IncompleteReadError, asyncio.LimitOverrunError, IndexError):

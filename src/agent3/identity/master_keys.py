@@ -80,8 +80,8 @@ class MasterKeys:
         if self._url.startswith(("sqlite:", ":memory:")):
             return [secrets.token_bytes(32)]  # in memory: what is sealed ends with the process
         raise SetupError(
-            "Gateways on PostgreSQL need one shared key to seal what is kept. Set AGENT3_STORAGE_SEAL to env:NAME, "
-            "file:PATH or keyring:NAME on each of them, with the same key behind it."
+            "Gateways on PostgreSQL need one shared master key. Set AGENT3_STORAGE_SEAL to env:NAME, "
+            "file:PATH or keyring:NAME on each of them, with the same key."
         )
 
     def _read_file(self, file: Path) -> None:
@@ -93,7 +93,9 @@ class MasterKeys:
             if seen == self._read and self._keys:
                 return
             if self._reference and os.name != "nt" and stat.S_IMODE(found.st_mode) & 0o077:
-                raise SetupError(f"Others on this machine can read the master key in {file}. Run: chmod 600 {file}")
+                raise SetupError(
+                    f"Other users of this machine can read the master key in {file}. Run: chmod 600 {file}"
+                )
             text = file.read_text(encoding="utf-8")
             self._keys[:] = _parse(text) if self._reference else [bytes.fromhex(word) for word in text.split()]
             if not self._keys:
@@ -101,18 +103,19 @@ class MasterKeys:
             self._read = seen
         except FileNotFoundError:
             raise SetupError(
-                f"The file with the master key, {file}, does not exist. Put it back, or make one for a new database: "
+                f"The master key file {file} does not exist. Restore it, or make one for a new database: "
                 f"(umask 077; openssl rand -hex 32 > {file})"
             ) from None
         except (OSError, ValueError) as error:
-            raise SetupError(f"The key that seals secrets cannot be read from {file}: {error}.") from None
+            raise SetupError(f"Cannot read the master key from {file}: {error}.") from None
 
     def _words(self) -> list[str]:
         file = self.file
         if file is None:
             raise SetupError(
-                "The master key is not in a file, so it is not made here. Put a new one before the old one in the "
-                "place that storage.seal names, separated by a space, restart the gateways, and run this again."
+                "The master key is not in a file, so no new one is made here. Put a new key before the old "
+                "one in the place that storage.seal names, separated by a space, restart the gateways, and "
+                "run this again."
             )
         self._read_file(file)
         return file.read_text(encoding="utf-8").split()
@@ -125,13 +128,13 @@ class MasterKeys:
             draft.replace(file)
         except OSError as error:
             draft.unlink(missing_ok=True)
-            raise SetupError(f"The master key cannot be written to {file}: {error}.") from None
+            raise SetupError(f"Cannot write the master key to {file}: {error}.") from None
 
 
 def _parse(text: str) -> list[bytes]:
     keys = [word.encode() for word in text.split()]
     if not keys or min(map(len, keys)) < _SHORTEST:
-        raise SetupError(f"The secret of storage.seal is too short. Use {_SHORTEST} characters or more.")
+        raise SetupError(f"The secret of storage.seal is too short. Use at least {_SHORTEST} characters.")
     return keys
 
 
@@ -154,7 +157,7 @@ def _write_draft(file: Path, text: str) -> Path:
             new.flush()
             os.fsync(new.fileno())
     except OSError as error:
-        raise SetupError(f"The key that seals secrets cannot be written beside {file}: {error}.") from None
+        raise SetupError(f"Cannot write the master key beside {file}: {error}.") from None
     return draft
 
 
@@ -168,8 +171,8 @@ async def _ask_keyring(name: str) -> str:
         how = f"secret-tool store --label=agent3 service agent3 name {name}"
     if shutil.which(words[0]) is None:
         raise SetupError(
-            f"storage.seal names a secret in the keyring, but there is no program {words[0]} here to ask it. Install "
-            "it, or use env:NAME or file:PATH."
+            f"storage.seal names a secret in the keyring, but the program {words[0]} is not installed. "
+            "Install it, or use env:NAME or file:PATH."
         )
     asking = await asyncio.create_subprocess_exec(
         *words, stdin=asyncio.subprocess.DEVNULL, stdout=asyncio.subprocess.PIPE, stderr=asyncio.subprocess.DEVNULL
@@ -182,5 +185,5 @@ async def _ask_keyring(name: str) -> str:
         await asking.wait()
         raise SetupError(f"The keyring did not answer within {_KEYRING_SECONDS:g} s. Unlock it first.") from None
     if asking.returncode or not output.strip():
-        raise SetupError(f"The keyring has no secret {name!r} of agent3. Store one: {how}")
+        raise SetupError(f"The keyring has no secret {name!r} for agent3. Store one: {how}")
     return output.decode("utf-8", "replace").strip()

@@ -166,8 +166,7 @@ def check_endpoint(url: Any) -> str:
         return text
     raise mark_unsent(
         TargetRefused(
-            f"The sign-in address {(text or 'no address')[:200]!r} is not https, or not a plain address. It was not "
-            "used."
+            f"The sign-in address {(text or 'no address')[:200]!r} is not a plain https address, so it was not used."
         )
     )
 
@@ -180,7 +179,7 @@ async def fetch_metadata(gate: Gate, url: str, *, follow: bool = False) -> dict[
     headers = {"Accept": "application/json"}
     answer = await gate.request("GET", url, headers=headers, max_bytes=MAX_ANSWER, follow=follow)
     if answer.status != 200:
-        raise TargetRefused(f"{_host(url)} does not describe how to sign in (HTTP {answer.status}).")
+        raise TargetRefused(f"{_host(url)} does not publish how to sign in (HTTP {answer.status}).")
     return _decode(answer, dict[str, Any])
 
 
@@ -218,14 +217,12 @@ async def confirm_with_issuer(flow: Flow, gate: Gate, issuer: str) -> Flow:
         if _same_url(str(metadata.get("issuer")), issuer):
             break
     else:
-        raise mark_unsent(
-            TargetRefused(f"{_host(issuer)} does not say that it is the issuer {issuer}, nor how to sign in.")
-        )
+        raise mark_unsent(TargetRefused(f"{_host(issuer)} publishes neither the issuer {issuer} nor how to sign in."))
     confirmed = flow_from_metadata(metadata, flow.scopes)
     for said, known in ((flow.authorize, confirmed.authorize), (flow.token, confirmed.token)):
         if not _same_url(said, known):
             raise mark_unsent(
-                TargetRefused(f"To sign in, the agent names {said} and {issuer} names {known}. Neither was used.")
+                TargetRefused(f"For sign-in, the agent names {said} but {issuer} names {known}. Neither was used.")
             )
     return replace(confirmed, issuer=str(metadata["issuer"]), resource=flow.resource, origins=flow.origins)
 
@@ -238,17 +235,24 @@ def check_flow(flow: Flow, issuer: str | None, *, has_secret: bool = False) -> N
     """
     if issuer:
         if not _same_url(flow.issuer, issuer):
-            raise mark_unsent(TargetRefused(f"{issuer} does not confirm the sign-in that the agent names. Not used."))
+            raise mark_unsent(
+                TargetRefused(
+                    f"{issuer} does not confirm the sign-in address that the agent names, so it was not used."
+                )
+            )
         return
     if has_secret:
-        raise SetupError("A client secret is sent only to the server that issued it. Name it: --issuer https://…")
+        raise SetupError(
+            "A client secret is sent only to the server that issued it. Name that server: --issuer https://…"
+        )
     home = origin_of(flow.authorize)
     others = {origin_of(url) for url in (flow.token, flow.refresh, flow.register) if url} - {home}
     if others and origin_of(flow.issuer) != home:
         raise mark_unsent(
             TargetRefused(
-                f"The agent asks for consent at {home} but sends the result to {', '.join(sorted(others))}, which "
-                f"{home} does not confirm. If both belong to one authorization server, name it: --issuer https://…"
+                f"The agent asks for consent at {home} but sends the result to {', '.join(sorted(others))}, "
+                f"which {home} does not confirm. If both belong to one authorization server, name it: "
+                "--issuer https://…"
             )
         )
 
@@ -275,9 +279,9 @@ async def register_client(flow: Flow, gate: Gate, redirect: str) -> Client:
     if not flow.register:
         back = urlsplit(redirect)
         raise SetupError(
-            f"{_host(flow.authorize)} takes only registered clients and has no registration endpoint. Register agent3 "
-            f"there with the redirect address {back.scheme}://{back.hostname}{back.path} on any port, and give the "
-            "client's id: --client-id ID"
+            f"{_host(flow.authorize)} accepts only registered clients and has no registration endpoint. "
+            f"Register agent3 there with the redirect address {back.scheme}://{back.hostname}{back.path} on "
+            "any port, then pass the client id: --client-id ID"
         )
     wish = {
         "client_name": "agent3",
@@ -292,7 +296,7 @@ async def register_client(flow: Flow, gate: Gate, redirect: str) -> Client:
     )
     if answer.status not in (200, 201):
         raise TargetRefused(
-            f"{_host(flow.register)} does not register new clients (HTTP {answer.status}). Give a --client-id."
+            f"{_host(flow.register)} refused to register a client (HTTP {answer.status}). Use --client-id."
         )
     client = _decode(answer, Client)
     if not client.client_id:
@@ -337,14 +341,14 @@ async def redeem_code(
     answer = {name: values[0] for name, values in parse_qs(urlsplit(came_back).query).items()}
     place = _host(flow.authorize)
     if not secrets.compare_digest(answer.get("state", "").encode(), consent.state.encode()):
-        raise TargetRefused(f"The redirect back does not belong to this sign-in to {place}.")
+        raise TargetRefused(f"The redirect does not belong to this sign-in to {place}.")
     if "error" in answer:
         reason = answer.get("error_description") or answer["error"]
         # It goes to a terminal, which obeys control characters.
         shown = "".join(character if character.isprintable() else " " for character in reason[:300])
-        raise TargetRefused(f"{place} gave no consent: {shown}")
+        raise TargetRefused(f"{place} did not give consent: {shown}")
     if flow.issuer and answer.get("iss", "" if flow.signs else flow.issuer) != flow.issuer:
-        raise TargetRefused(f"The redirect back is not from the authorization server {flow.issuer} (RFC 9207).")
+        raise TargetRefused(f"The redirect did not come from the authorization server {flow.issuer} (RFC 9207).")
     if not answer.get("code"):
         raise TargetRefused(f"{place} redirected back without a code.")
     form = {
@@ -386,16 +390,16 @@ async def request_tokens(gate: Gate, url: str, client: Client, form: Mapping[str
     place = _host(url)
     if answer.status >= 500 or answer.status == 429:
         # Taken for a no, this would cost a person's consent.
-        raise mark_unsent(Unavailable(f"{place} gives no tokens at the moment (HTTP {answer.status})."))
+        raise mark_unsent(Unavailable(f"{place} issues no tokens at the moment (HTTP {answer.status})."))
     if answer.status != 200:
         raise mark_unsent(
-            TargetRefused(f"{place} gave no token (HTTP {answer.status}).", data={"status": answer.status})
+            TargetRefused(f"{place} issued no token (HTTP {answer.status}).", data={"status": answer.status})
         )
     found = _decode(answer, _TokenAnswer)
     if (found.token_type or "bearer").lower() != "bearer":
-        raise mark_unsent(MalformedResponse(f"{place} gave a token that is not a bearer token."))
+        raise mark_unsent(MalformedResponse(f"{place} issued a token that is not a bearer token."))
     if not _VISIBLE.fullmatch(found.access_token):  # it goes into a header
-        raise mark_unsent(MalformedResponse(f"{place} gave an access token with invalid characters."))
+        raise mark_unsent(MalformedResponse(f"{place} issued an access token with invalid characters."))
     try:
         life = float(found.expires_in)
     except (TypeError, ValueError, OverflowError):
@@ -413,7 +417,7 @@ def _decode(answer: Response, kind: type[K]) -> K:
     try:
         return msgspec.json.decode(answer.body, type=kind)
     except (msgspec.MsgspecError, UnicodeDecodeError, RecursionError):
-        error = MalformedResponse(f"{_host(answer.url)} did not answer with the JSON object that was expected.")
+        error = MalformedResponse(f"{_host(answer.url)} did not answer with the expected JSON object.")
         raise mark_unsent(error) from None
 
 

@@ -93,9 +93,9 @@ class OwnKeys:
             pem = unseal(keys, row["sealed"], place)
         except SetupError:
             raise SetupError(
-                f"The gateway's own key {name!r} cannot be opened: it was sealed with another secret. Put back the "
-                "file that ends in .seal beside the database, or the former secret of storage.seal behind the new "
-                "one, separated by a space."
+                f"The gateway's own key {name!r} cannot be opened: it was encrypted with another secret. "
+                "Restore the .seal file beside the database, or put the former secret of storage.seal after "
+                "the new one, separated by a space."
             ) from None
         return self._known.setdefault(name, OwnKey(name, pem, keys))
 

@@ -104,9 +104,9 @@ class SchemeCredential:
             # A person agreed to one server: a description that moves, or is changed, does not take the token along.
             if origin_of(url) not in self._origins:
                 raise SecurityError(
-                    f"The sign-in was made for {', '.join(self._origins)}, and the description of "
-                    f"{self._home.hostname} now names {origin_of(url)}, so it was not sent. If that is right, sign in "
-                    "again: agent3 add ADDRESS --sign-in"
+                    f"The sign-in was made for {', '.join(self._origins)}, but the description of "
+                    f"{self._home.hostname} now names {origin_of(url)}, so the token was not sent. If that "
+                    "is correct, sign in again: agent3 add ADDRESS --sign-in"
                 )
             return Carried(await self._secret.authorization.headers(self._gate))
         self._check_confirmed(url)
@@ -175,8 +175,9 @@ class SchemeCredential:
             return
         METRICS.secrets_withheld.inc()
         error = SecurityError(
-            f"The description of {self._home.hostname} sends its secret to {origin_of(url)}, which was not confirmed "
-            "when it was added, so nothing was sent. See agent3 show AGENT --changes, and agent3 approve AGENT."
+            f"The description of {self._home.hostname} sends its secret to {origin_of(url)}, which was not "
+            "confirmed when it was added, so nothing was sent. See agent3 show AGENT --changes and agent3 "
+            "approve AGENT."
         )
         error.sent = False
         raise error

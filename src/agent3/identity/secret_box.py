@@ -28,8 +28,8 @@ _PURPOSE = b"agent3 sealed text 1"
 _WRAPPING = b"agent3 data key 2"
 _VERSION = "2"
 _CLOSED = (
-    "A sealed text cannot be opened: the secret it was sealed with is no longer the one that is set. "
-    "Keep the old one behind the new one, separated by a space, until nothing sealed with it is left."
+    "An encrypted text cannot be opened: its secret is no longer set. Keep the old secret after the new "
+    "one, separated by a space, until nothing encrypted with it is left."
 )
 
 

@@ -134,8 +134,8 @@ def check_query(url: str) -> str:
     bare, question, query = url.partition("?")
     if LOGIN.match(bare):
         raise SetupError(
-            "The address holds a password itself, and secrets are not stored. Leave it out of the address, put it into "
-            "an environment variable of the gateway and give it as --credential env:NAME."
+            "The address contains a password, and secrets are not stored in the open. Remove it from the "
+            "address, put it into an environment variable of the gateway, and use --credential env:NAME."
         )
     stored = _map_segments(bare, _store_segment)
     if not question:
@@ -194,9 +194,9 @@ def _name_arguments(words: Sequence[str]) -> Iterator[tuple[str, str]]:
 
 def _refusal(what: str) -> SetupError:
     return SetupError(
-        f"{what} holds a secret itself, and secrets are not stored in the open. Put it into an environment variable of "
-        "the gateway and write env:NAME in its place, or ${NAME} inside a longer text; or into the vault, by agent3 "
-        "vault set NAME, and write vault:NAME."
+        f"{what} contains a secret, and secrets are not stored in the open. Put it into an environment "
+        f"variable of the gateway and write env:NAME in its place, or ${{NAME}} inside a longer text; or "
+        "store it with agent3 vault set NAME and write vault:NAME."
     )
 
 

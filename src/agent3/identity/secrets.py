@@ -33,12 +33,12 @@ class EnvironmentVault:
             # Never the reference itself: it may be the secret, given by mistake.
             shown = f"begins with {scheme[:20]!r}" if found else "has no scheme"
             raise SetupError(
-                f"The reference to the credential {shown}. Write env:NAME, with the name of the environment variable "
-                "that holds it, or, where a gateway has a vault, vault:NAME."
+                f"The credential reference {shown}. Write env:NAME, with the name of an environment "
+                "variable, or vault:NAME if the gateway has a vault."
             )
         value = self._environment.get(name)
         if not value:
             state = "not set" if value is None else "empty"
-            raise SetupError(f"The environment variable {name} is {state}; a route takes its credential from it.")
+            raise SetupError(f"The environment variable {name} is {state}, but a route takes its credential from it.")
         logs.redact(value)  # the last net: whatever is logged from now on does not show it
         return Secret(value)

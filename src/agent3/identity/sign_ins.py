@@ -126,7 +126,7 @@ class SignIns:
             row = await self.load(reference)
             if row is None:
                 raise SetupError(
-                    "The sign-in of this server no longer exists. Add it again: agent3 add ADDRESS --sign-in"
+                    "The sign-in of this server no longer exists. Add the server again: agent3 add ADDRESS --sign-in"
                 )
             kept = await self.open(reference, row)
             token = await self._token_of(reference, kept.plan, None)
@@ -206,7 +206,7 @@ class SignIns:
         try:
             await self._leases.give_up(f"sign-in {reference}")
         except StorageError as error:
-            log.warning("no other process can renew the token %s until the lease ends: %s", reference, error)
+            log.warning("no other process can renew the token %s until the lease expires: %s", reference, error)
 
 
 class _SharedToken:
@@ -241,7 +241,7 @@ class _SharedToken:
         elif new_token := sign_ins.new_token.get(plan.protocol):
             self._token = new_token(plan, client_secret, self._send_person)
         else:
-            raise SetupError(f"This gateway cannot sign in by {plan.protocol}: it was built without that protocol.")
+            raise SetupError(f"This gateway cannot sign in over {plan.protocol}: it was built without that protocol.")
 
     async def headers(self, gate: Gate) -> Mapping[str, str]:
         """What the next request carries, renewed where its time is nearly over."""
@@ -250,7 +250,7 @@ class _SharedToken:
         if self._token.header is not None:
             return {"Authorization": self._token.header}
         if self._plan.way == "person" and self.version:
-            self._refuse("has ended")  # else the request would go out without a token
+            self._refuse("has expired")  # else the request would go out without a token
         return await self._token.headers(gate)
 
     async def renew(self, gate: Gate, sent: Mapping[str, str], refused: Refusal) -> bool:
@@ -311,7 +311,7 @@ class _SharedToken:
     async def _send_person(self, url: str) -> str:
         """Send the person out, where there is one: a gateway that serves can send nobody anywhere."""
         if self.sign_in is None:
-            self._refuse("is not valid, or not for this")
+            self._refuse("is not valid, or not for this server")
         return await self.sign_in(url)
 
     async def _renew_in_time(self, gate: Gate) -> None:
@@ -320,7 +320,7 @@ class _SharedToken:
                 continue  # what another process got may have ended since
             found = await self._in_turn(self._token.headers(gate))
             if not found and self._plan.way == "person":
-                self._refuse("has ended")
+                self._refuse("has expired")
             if not await self._save():
                 await self._sign_ins.give_up_turn(self._reference)
             return
@@ -370,7 +370,7 @@ class _SharedToken:
             self.version = await self._sign_ins.save(self._reference, self._plan, grant, self.version)
             self._stored = grant.tokens
         except StorageError as error:
-            log.error("the new token for %s is not stored: %s", place_of(self._plan.address), error)
+            log.error("the new token for %s was not stored: %s", place_of(self._plan.address), error)
         return True
 
     def _note_token(self) -> None:

@@ -79,7 +79,7 @@ class Request:
         """The request that a client is about to send."""
         parts = urlsplit(url)
         if not parts.hostname or parts.scheme not in ("http", "https"):
-            raise SetupError(f"{url!r} cannot be signed. Give an absolute address such as https://gateway.example/mcp")
+            raise SetupError(f"{url!r} cannot be signed. Use an absolute address such as https://gateway.example/mcp")
         named = {name.lower(): value.strip() for name, value in headers.items()}
         host = named.get("host", parts.netloc.rpartition("@")[2])
         return cls(method.upper(), host, _quote(parts.path), _quote(parts.query), named, parts.scheme)
@@ -124,7 +124,7 @@ def signature_base(request: Request, covered: Iterable[str], parameters: str) ->
     for name in covered:
         value = request.value(name)
         if value is None:
-            raise _refusal(f"The signature covers {name!r}, which the request does not have")
+            raise _refusal(f"The signature covers {name!r}, which the request lacks")
         lines.append(f'"{name}": {value}')
     return "\n".join([*lines, f'"@signature-params": {parameters}']).encode("latin-1")
 
@@ -175,7 +175,9 @@ class Key:
 
     def __post_init__(self) -> None:
         if not _KEY_ID.fullmatch(self.id):
-            raise SetupError(f"{self.id[:100]!r} cannot be the id of a key: 1 to 128 ASCII characters, no quotes.")
+            raise SetupError(
+                f"{self.id[:100]!r} cannot be the id of a key: use 1 to 128 ASCII characters without quotes."
+            )
 
 
 @dataclass(frozen=True, slots=True)
@@ -246,14 +248,14 @@ class Verifier:
         if checked.digest is not None:
             given = _SHA256.findall(_bound(checked.digest))
             if len(given) != 1:
-                raise _refusal("Content-Digest must hold one sha-256=:BASE64:")
+                raise _refusal("Content-Digest must have the form sha-256=:BASE64:")
             if not hmac.compare_digest(base64.b64decode(given[0]), hashlib.sha256(body).digest()):
-                raise _refusal("The body is not the one that was signed: it does not match its Content-Digest")
+                raise _refusal("The body was changed after it was signed: it does not match its Content-Digest")
         elif body:
-            raise _refusal("A request with a body must have a Content-Digest, and the signature must cover it")
+            raise _refusal("A request with a body must have a Content-Digest that the signature covers")
         self._check_time(checked)  # again, for the body may have been slow
         if not await self._nonces.claim(checked.owner.id, checked.nonce, checked.created + self._window):
-            raise _refusal("This signature was used already; sign every request anew, with a new nonce")
+            raise _refusal("This signature was already used; sign each request with a new nonce")
         return checked.owner
 
     def _check_time(self, checked: Checked) -> None:
@@ -261,13 +263,13 @@ class Verifier:
         age = now - checked.created
         if abs(age) > self._window:
             off = f"{abs(age):.0f} s {'old' if age > 0 else 'ahead'}"
-            raise _refusal(f"The signature is {off}, more than {self._window:.0f} s; compare the clocks, or sign anew")
+            raise _refusal(f"The signature is {off}, more than {self._window:.0f} s; check the clocks, or sign again")
         if checked.expires is not None and now > checked.expires:
-            raise _refusal("The signature has expired; sign anew")
+            raise _refusal("The signature has expired; sign again")
 
 
 def _refusal(why: str) -> Unauthenticated:
-    return Unauthenticated(f"{why}. How requests are signed: docs/reference/signing.md.")
+    return Unauthenticated(f"{why}. See docs/reference/signing.md.")
 
 
 def _must_cover(request: Request, covered: Collection[str]) -> Iterator[str]:

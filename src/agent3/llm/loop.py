@@ -120,7 +120,9 @@ async def run(
             stopped = "done"
             break
         if max_cost is not None and usage.cost is None:
-            raise SetupError("max_cost needs a price: give the model price=Price(input=…, output=…), or leave it out.")
+            raise SetupError(
+                "max_cost needs a price: pass price=Price(input=…, output=…) to the model, or leave max_cost out."
+            )
         if max_cost is not None and (usage.cost or 0.0) >= max_cost:
             stopped = "cost"
         elif max_tokens_total is not None and usage.tokens >= max_tokens_total:
@@ -216,7 +218,7 @@ class _CallRunner:
             if task is not None and task.cancelling() > 0:
                 raise
             # Not this task was cancelled, but something that the tool waited for.
-            content, failed = _json(explain(Canceled("The tool was cancelled from within."))), True
+            content, failed = _json(explain(Canceled("The tool was cancelled from inside."))), True
         except Exception as error:  # noqa: BLE001 - whatever a tool raises goes to the model
             content, failed = _cut(_json(explain(error)), self._max_result), True
         if failed:
@@ -229,11 +231,11 @@ class _CallRunner:
         if tool is None:
             near = nearest(call.name, self._tools)
             known = ", ".join(list(self._tools)[:20]) or "none"
-            hint = f"Did you mean {near!r}?" if near else f"There are: {known}."
+            hint = f"Did you mean {near!r}?" if near else f"The tools are: {known}."
             data = {"nearest": [near]} if near else None
             raise CapabilityNotFound(f"There is no tool {call.name[:100]!r}. {hint}", data=data)
         if call.fault:
-            limit = " It was cut off: the answer reached its largest number of tokens."
+            limit = " It was cut off: the answer reached the maximum number of tokens."
             raise ParseError(f"{call.fault}{limit if reply.finish == 'length' else ''}")
         if tool.name not in self._schemas:
             try:
@@ -248,7 +250,7 @@ class _CallRunner:
 
 
 def _canceled(call: ToolCall, stopped: Stopped) -> ToolResult:
-    return _failure(call, explain(Canceled(f"It was not finished: the conversation reached its cap ({stopped}).")))
+    return _failure(call, explain(Canceled(f"It was not completed: the conversation reached its limit ({stopped}).")))
 
 
 def _failure(call: ToolCall, explanation: Mapping[str, Any]) -> ToolResult:
@@ -259,18 +261,18 @@ def _failure(call: ToolCall, explanation: Mapping[str, Any]) -> ToolResult:
 
 _HINTS = {
     "parse_error": "Write the arguments as one JSON object and call again.",
-    "invalid_input": "Correct the arguments as the errors say and call again.",
-    "too_large": "Send less, or in parts.",
+    "invalid_input": "Correct the arguments as described and call again.",
+    "too_large": "Send less, or send it in parts.",
     "capability_not_found": "Use one of the tools you were given, by its exact name.",
-    "rate_limited": "Wait before you call it again, or go on with something else.",
-    "unavailable": "It may work later; use another tool or say that it is out of reach.",
-    "circuit_open": "It failed too often and is left alone for a while; use another tool.",
-    "timeout": "It may work with less to do; it may also have been done already, so look before you repeat it.",
-    "forbidden": "You may not do this; do not try again. Say so, or use another tool.",
-    "unauthenticated": "The credentials are not accepted; do not try again. Say so.",
+    "rate_limited": "Wait before you call it again, or continue with something else.",
+    "unavailable": "It may work later; use another tool, or say that it is unavailable.",
+    "circuit_open": "It failed too often and is not called for a while; use another tool.",
+    "timeout": "It may work with a smaller task. It may also have been done already, so check before you repeat it.",
+    "forbidden": "You are not allowed to do this; do not try again. Say so, or use another tool.",
+    "unauthenticated": "The credentials were rejected; do not try again. Say so.",
     "blocked": "A security rule forbids it; do not try again.",
-    "canceled": "It was cancelled; do not repeat it unless asked to.",
-    "needs_input": "Ask the person these questions.",
+    "canceled": "It was cancelled; do not repeat it unless you are asked to.",
+    "needs_input": "Ask the user these questions.",
 }
 
 
@@ -296,8 +298,8 @@ def _explain_refusal(times: int, last: str) -> dict[str, Any]:
         error = dict(msgspec.json.decode(last)["error"])
     except (msgspec.DecodeError, LookupError, TypeError, ValueError):
         error = {"code": TargetError.code, "message": last[:500]}
-    message = f"Not run again: this same call failed {times} times. The last time: {error.get('message', '')}"
-    hint = "Change the arguments, use another tool, or say what does not work."
+    message = f"Not run again: this call already failed {times} times. The last error: {error.get('message', '')}"
+    hint = "Change the arguments, use another tool, or report the problem."
     return {"error": {**error, "message": message, "retryable": False, "hint": hint}}
 
 

@@ -254,7 +254,7 @@ class _Reply(GrowingReply):
         answer = decode(body, _Answer, self._place)
         self._take(answer)
         if not answer.choices or answer.choices[0].message is None:
-            raise MalformedResponse(f"{self._place} answered without a choice; check that it speaks Chat Completions.")
+            raise MalformedResponse(f"{self._place} answered without choices; check that it supports Chat Completions.")
         return self.reply()
 
     def feed(self, frame: Frame) -> str:

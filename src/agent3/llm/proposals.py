@@ -28,15 +28,15 @@ __all__ = ["BoundedModel", "Proposals"]
 log = logger("llm")
 
 _SYSTEM = (
-    "Call the tool with exactly the parameters that the person's message states. Copy texts as they are written. "
-    "Make "
-    "nothing up and leave out what is not said. If the message does not ask for what the tool does, or a required "
-    "parameter is not said, call no tool."
+    "Call the tool with exactly the parameters that the user's message states. Copy texts as they are "
+    "written. Do not invent anything, and leave out what is not stated. If the message does not ask for "
+    "what the tool does, or does not state a required parameter, call no tool."
 )
 
 
 _CHOOSE = (
-    "Call the one tool that does what the person's message asks for. If none does, or it is unclear which, call none."
+    "Call the one tool that does what the user's message asks for. If there is none, or it is unclear which "
+    "one, call none."
 )
 
 
@@ -139,5 +139,5 @@ class BoundedModel:
         """One reply; Unavailable where there is none. The options are those of the settings."""
         reply = await self._proposals.complete(messages, tools)
         if reply is None:
-            raise Unavailable("The language model did not answer, or was asked as often as it may be today.")
+            raise Unavailable("The language model did not answer, or has reached its daily limit.")
         return reply

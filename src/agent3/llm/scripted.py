@@ -51,7 +51,7 @@ class Scripted:
         asked = Asked(tuple(messages), tuple(tools), options)
         self.asked.append(asked)
         if len(self.asked) > len(self._lines):
-            raise SetupError(f"The script has {len(self._lines)} lines and was asked for one more; add a line.")
+            raise SetupError(f"The script has {len(self._lines)} lines, but one more was requested; add a line.")
         line = self._lines[len(self.asked) - 1]
         said = line(asked) if callable(line) else line
         if isinstance(said, Exception):

@@ -44,7 +44,7 @@ class Names:
             )
             spelled = next((candidate for candidate in candidates if candidate not in self._real), None)
             if spelled is None:
-                raise Conflict(f"No name is left for the tool {name[:100]!r}; rename it.")
+                raise Conflict(f"No unique name is left for the tool {name[:100]!r}; rename it.")
             self._wire[name], self._real[spelled] = spelled, name
 
     @classmethod
@@ -54,7 +54,7 @@ class Names:
         for tool in tools:
             if tool.name in names:
                 raise Conflict(
-                    f"Two tools have the name {tool.name[:100]!r}; a model cannot tell them apart. Rename one."
+                    f"Two tools have the name {tool.name[:100]!r}, so a model cannot tell them apart. Rename one."
                 )
             names.add(tool.name)
         for message in messages:
@@ -115,8 +115,7 @@ def encode_parameters(tool: Tool, *, longest: int = 1024, portable: bool = False
     if not is_object:
         kind = _json(schema.get("type", "no object"))
         raise SetupError(
-            f"Tool {tool.name[:100]!r} takes {kind}, but a model calls tools with an object; give it a schema of that"
-            " type."
+            f"Tool {tool.name[:100]!r} takes {kind}, but a model calls tools with an object; give it an object schema."
         )
     note = _merge_alternatives(schema, either) if either else ""
     top = {key: value for key, value in schema.items() if key not in _NOT_ON_TOP}
@@ -138,16 +137,16 @@ class _Inliner:
         if not isinstance(given, Mapping):
             return {"not": {}} if given is False else {}
         if depth > _MAX_DEPTH:
-            return self._leave_out(given, "Nested too deep to be shown here.")
+            return self._leave_out(given, "Nested too deeply to be shown here.")
         if isinstance(ref := given.get("$ref"), str):
             target = _find_target(self._root, ref)
             beside = {key: value for key, value in given.items() if key != "$ref"}
             if not isinstance(target, Mapping):
-                return self._leave_out(beside, "Its form is defined elsewhere.")
+                return self._leave_out(beside, "Its schema is defined elsewhere.")
             # What stands beside a reference holds as well; where both say something, the nearer one is more specific.
             both = {**target, **beside}
             if inside.count(ref) >= _RECURSIONS or self._nodes > _MAX_NODES:
-                return self._leave_out(both, "Of the same form as around it; its fields are left out here.")
+                return self._leave_out(both, "Same schema as its parent; its fields are not repeated here.")
             return self.inline(both, (*inside, ref), depth + 1)
         made: dict[str, Any] = {}
         for key, value in given.items():
@@ -244,7 +243,7 @@ def _merge_alternatives(schema: dict[str, Any], either: Sequence[dict[str, Any]]
     in_all = set.intersection(*needed)
     schema["required"] = list(dict.fromkeys([*_get_required(schema), *sorted(in_all)]))
     sets = [", ".join(sorted(names)) for names in needed if names - in_all]
-    return f"Give one of these sets of fields: {'; or '.join(dict.fromkeys(sets))}" if sets else ""
+    return f"Pass one of these sets of fields: {'; or '.join(dict.fromkeys(sets))}" if sets else ""
 
 
 def _get_required(schema: Mapping[str, Any]) -> list[str]:

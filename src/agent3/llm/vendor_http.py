@@ -151,7 +151,7 @@ class Endpoint:
         try:
             encoded = _json.encode(body)
         except (TypeError, ValueError, RecursionError) as error:
-            raise RequestError(f"The conversation holds something that JSON cannot represent: {error}") from None
+            raise RequestError(f"The conversation contains something that JSON cannot represent: {error}") from None
         secret = await self._vault.get(self._key) if isinstance(self._key, str) else self._key
         # A key that was read from a file often ends with a line break, which no header may hold.
         credential = {} if secret is None else self._header(secret.reveal().strip())
@@ -221,7 +221,7 @@ class Endpoint:
                     for frame in parser.feed(chunk):
                         tell(assembler.feed(frame))
                 if not assembler.ended:
-                    raise Unavailable(f"{self.place} broke off in the middle of its answer; ask again.")
+                    raise Unavailable(f"{self.place} closed the connection in the middle of its answer; try again.")
                 return assembler.reply()
         except VendorFailure as failure:
             raise self._refusal(failure.error, failure.error.status, {}, request.secret) from None
@@ -274,21 +274,24 @@ _TOO_LONG = ("context_length_exceeded", "prompt is too long", "maximum context l
 def _explain(status: int, given: VendorError, words: str) -> tuple[type[Agent3Error], str]:
     """The error's class, and what to do about it."""
     if status in (401, 403):
-        return TargetRefused, "it does not accept the key, or not for this model; check the credential reference."
+        return TargetRefused, "it rejects the key, or the key may not use this model; check the credential reference."
     if status == 402:
-        return TargetRefused, "the account needs credit; see its billing page."
+        return TargetRefused, "the account has no credit left; see its billing page."
     if status == 429:
         used_up = "insufficient_quota" in given.words
-        return RateLimited, "the quota is used up; add credit." if used_up else "too many requests; wait and ask again."
+        return (
+            RateLimited,
+            "the quota is exhausted; add credit." if used_up else "too many requests; wait and try again.",
+        )
     if status == 413 or any(phrase in words or phrase in given.words for phrase in _TOO_LONG):
-        return TooLarge, "the conversation is too long for it; shorten it or use a larger model."
+        return TooLarge, "the conversation is too long for the model; shorten it or use a larger model."
     if status == 404:
         return NotFound, "no such model or path; check model and base_url."
     if status == 408 or status >= 500:
-        return Unavailable, "it is overloaded or out of order; ask again later."
+        return Unavailable, "it is overloaded or failing; try again later."
     if status < 400:
-        return MalformedResponse, "not the answer of a model; check that base_url is the final address."
-    return RequestError, "it does not accept this request."
+        return MalformedResponse, "this is not the answer of a model; check that base_url is the final address."
+    return RequestError, "it rejects this request."
 
 
 def parse_vendor_error(value: Any) -> VendorError:
@@ -306,4 +309,4 @@ def decode(body: bytes, kind: type[T], place: str) -> T:
     try:
         return msgspec.json.decode(body, type=kind)
     except (msgspec.DecodeError, UnicodeError, RecursionError) as error:
-        raise MalformedResponse(f"{place} answered with something that is not a model's answer: {error}") from None
+        raise MalformedResponse(f"{place} did not answer like a model: {error}") from None

@@ -79,9 +79,9 @@ class LoopWatch:
         if now - self._logged < _LOG_PAUSE:
             self._unlogged += 1
             return
-        more = f"; {self._unlogged} more since the last such line" if self._unlogged else ""
+        more = f"; {self._unlogged} more since the last line" if self._unlogged else ""
         self._logged, self._unlogged = now, 0
-        log.warning("the event loop was held for %.2f s%s%s", late, f", in {place}" if place else "", more)
+        log.warning("the event loop was blocked for %.2f s%s%s", late, f", in {place}" if place else "", more)
 
     def _look(self, loop_thread: int, over: threading.Event) -> None:
         """In a thread of its own: where the loop is, once it has been held for long."""

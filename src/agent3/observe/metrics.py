@@ -186,7 +186,7 @@ class Count(_Scalar):
     def inc(self, labels: Labels = (), amount: float = 1.0) -> None:
         """Add ``amount``, which must not be negative. On the path of every call: usually one lookup."""
         if not amount >= 0:  # NaN too, which would spoil the series for good
-            raise ValueError(f"{self.name} only adds up, and was given {amount}")
+            raise ValueError(f"{self.name} only increases, but was given {amount}")
         # Without the lock: a dict's get is atomic, and a series is never replaced by another of the same labels.
         child = self._children.get(labels) or self._admit(labels)
         with self._lock:  # += is not atomic
@@ -277,7 +277,8 @@ class Metrics:
             "a2a_messages_sent_total", "Total A2A messages sent", "from_agent", "to_agent", "message_type"
         )
         self.a2a_references_dropped = count(
-            "agent3_a2a_references_dropped_total", "Task ids in messages that are not the caller's, left out"
+            "agent3_a2a_references_dropped_total",
+            "Task ids in messages that were dropped because the task is not the caller's",
         )
         self.a2a_queue_depth = level(
             "a2a_message_queue_depth", "Current A2A message queue depth", "agent_id", shared=True
@@ -292,48 +293,59 @@ class Metrics:
             *("agent3_calls_total", "Turns that ended", "agent", "door", "protocol", "status", "code"), series=5_000
         )
         self.call_seconds = timing(
-            *("agent3_call_seconds", "Seconds that a turn took, all attempts together", CALL_BUCKETS),
+            *("agent3_call_seconds", "Seconds that a turn took, including all attempts", CALL_BUCKETS),
             *("agent", "protocol"),
         )
         self.attempts = count("agent3_attempts_total", "Attempts at a route", "protocol", "status")
         self.retries = count("agent3_retries_total", "Attempts repeated, by error code", "protocol", "code")
-        self.fallbacks = count("agent3_fallbacks_total", "Hops to the next route", "from_protocol", "to_protocol")
+        self.fallbacks = count(
+            "agent3_fallbacks_total", "Times that a call moved on to the next route", "from_protocol", "to_protocol"
+        )
         self.refusals = count("agent3_refusals_total", "Calls refused before they were sent", "code")
         self.dead_letters = count("agent3_dead_letters_total", "Calls that ended as dead letters", "code")
         self.cache = count("agent3_cache_total", "Lookups in the result cache", "result")
-        self.approvals = count("agent3_approvals_total", "Calls that need somebody's yes, by what came of it", "result")
-        self.sentences = count("agent3_sentences_total", "Messages read, by what came of it", "reading")
+        self.approvals = count("agent3_approvals_total", "Approvals requested, by result", "result")
+        self.sentences = count("agent3_sentences_total", "Messages read as sentences, by result", "reading")
         self.cost_usd = count("agent3_cost_usd_total", "Cost of calls in US dollars", "agent")
         self.budgets_exceeded = count(
             "agent3_budgets_exceeded_total", "Calls beyond a budget, refused or with a warning", "action", "whose"
         )
         self.reports_capped = count(
-            "agent3_reported_costs_capped_total", "Calls whose agent says that they cost more than is counted", "agent"
+            "agent3_reported_costs_capped_total", "Calls whose agent reported a higher cost than is counted", "agent"
         )
         self.cost_standards_missed = count(
             "agent3_cost_standards_missed_total", "Calls that cost more than expected", "standard"
         )
         self.breaker_state = level(
-            "agent3_breaker_state", "Breaker of a route: 0 closed, 1 half-open, 2 open", "route", shared=True
+            "agent3_breaker_state",
+            "State of the breaker of a route: 0 closed, 1 half-open, 2 open",
+            "route",
+            shared=True,
         )
         self.breaker_transitions = count("agent3_breaker_transitions_total", "State changes of breakers", "to")
 
         # The gateway itself.
         self.jobs = level("agent3_jobs", "Jobs by status", "status", shared=True)
         self.renewals = count("agent3_renewals_total", "Agent cards fetched again", "result")
-        self.foreign_names_refused = count("agent3_foreign_names_refused_total", "Deceptive names of agents and tools")
-        self.questions_refused = count("agent3_questions_refused_total", "Questions that were not put to anybody")
-        self.secrets_withheld = count("agent3_secrets_withheld_total", "Secrets not sent to an unconfirmed origin")
+        self.foreign_names_refused = count(
+            "agent3_foreign_names_refused_total", "Deceptive names of agents and tools found"
+        )
+        self.questions_refused = count(
+            "agent3_questions_refused_total", "Questions of agents that were not shown to callers"
+        )
+        self.secrets_withheld = count("agent3_secrets_withheld_total", "Secrets withheld from an unconfirmed origin")
         self.parked = level("agent3_parked", "Functions parked in memory while they wait for an answer")
         self.ledger_backlog = level("agent3_ledger_backlog", "Ledger rows not yet committed")
-        self.events_dropped = count("agent3_events_dropped_total", "Events dropped before a reader saw them", "reason")
+        self.events_dropped = count(
+            "agent3_events_dropped_total", "Events dropped before a reader received them", "reason"
+        )
         self.dead_letters_waiting = level(
-            *("agent3_dead_letters_waiting", "Dead letters that have not been replayed", "place"), shared=True
+            *("agent3_dead_letters_waiting", "Dead letters not yet replayed", "place"), shared=True
         )
         self.dead_letters_oldest = level(
             *(
                 "agent3_dead_letters_oldest_seconds",
-                "Age of the oldest dead letter that has not been replayed",
+                "Age of the oldest dead letter not yet replayed",
                 "place",
             ),
             shared=True,
@@ -347,36 +359,32 @@ class Metrics:
         )
         self.webhooks_waiting = level("agent3_webhooks_waiting", "Webhooks waiting for delivery", shared=True)
         self.missed_targets = count("agent3_missed_targets_total", "Operations slower than their target", "operation")
-        self.outbound_blocked = count("agent3_outbound_blocked_total", "Connections refused by the gate", "rule")
+        self.outbound_blocked = count(
+            "agent3_outbound_blocked_total", "Connections refused by the outbound gate", "rule"
+        )
 
         self.connections_closed = count(
-            "agent3_connections_refused_total", "Connections and requests refused or closed to keep room", "reason"
+            "agent3_connections_refused_total", "Connections and requests refused or closed for lack of room", "reason"
         )
-        self.workers = level("agent3_workers", "Worker processes that serve, where serve was given --workers")
-        self.worker_restarts = count(
-            "agent3_worker_restarts_total", "Worker processes that were started again, by the reason", "reason"
-        )
+        self.workers = level("agent3_workers", "Worker processes that serve (with serve --workers)")
+        self.worker_restarts = count("agent3_worker_restarts_total", "Worker processes restarted, by reason", "reason")
         self.handovers = count(
-            "agent3_connections_handed_over_total", "Connections given to another worker process, by result", "result"
+            "agent3_connections_handed_over_total", "Connections passed to another worker process, by result", "result"
         )
         self.loop_held = timing(
             "agent3_loop_held_seconds",
-            "How long the event loop was held, where that was over 100 ms, by what held it",
+            "Seconds that the event loop was blocked, if over 100 ms, by cause",
             (0.25, 0.5, 1.0, 2.5, 5.0, 10.0, 30.0),
             "cause",
         )
 
         # Browsers, and the websites they visit.
         self.nlweb_sessions = level("agent3_web_sessions", "Browser sessions by state", "state")
-        self.nlweb_browsers_ended = count(
-            "agent3_web_browsers_ended_total", "Browsers replaced by another one", "reason"
-        )
+        self.nlweb_browsers_ended = count("agent3_web_browsers_ended_total", "Browsers replaced by a new one", "reason")
         self.nlweb_throttled = count(
-            "agent3_web_throttled_total", "Pages delayed to spare a website, by what asked for it", "reason"
+            "agent3_web_throttled_total", "Pages delayed to respect the pace of a website, by reason", "reason"
         )
-        self.nlweb_banners = count(
-            "agent3_web_banners_total", "Cookie banners closed, by the consent that was given", "consent"
-        )
+        self.nlweb_banners = count("agent3_web_banners_total", "Cookie banners closed, by the consent given", "consent")
         self.nlweb_heals = count("agent3_web_heals_total", "Attempts to heal selectors that no longer match", "result")
 
     def render(self) -> tuple[bytes, str]:

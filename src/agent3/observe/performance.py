@@ -105,7 +105,7 @@ class MCPPerformanceMonitor:
     def percentile(operation: str, q: float) -> float | None:
         """The duration that a share ``q`` (0 to 1) of the recorded ones did not exceed; None if there are none."""
         if not 0 <= q <= 1:
-            raise ValueError(f"a percentile is a share from 0 to 1, such as 0.95, not {q!r}")
+            raise ValueError(f"a percentile must be from 0 to 1, such as 0.95, not {q!r}")
         ordered = sorted(MCPPerformanceMonitor.latencies(operation))
         return ordered[max(math.ceil(q * len(ordered)), 1) - 1] if ordered else None
 

@@ -68,7 +68,7 @@ def new(env: Env, trace_id: str | None = None) -> TraceContext:
     if trace_id is None:
         trace_id = env.id()
     elif _TRACE_ID.fullmatch(trace_id) is None:
-        raise ValueError(f"{trace_id!r} is not a trace id: give 32 lower-case hexadecimal digits, not all zero")
+        raise ValueError(f"{trace_id!r} is not a trace id: use 32 lower-case hexadecimal digits, not all zero")
     return TraceContext(trace_id, _span_id(env), fresh=True)
 
 

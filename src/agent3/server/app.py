@@ -52,7 +52,7 @@ _NOTE_EVERY = 60.0
 """Seconds between two records of how many unknown callers were refused."""
 _END_STREAMS = 1.0
 """Seconds after a change of clients until what is still answered to a key that ended is cut off."""
-_INTERNAL = "Internal error. The gateway's log has the details."
+_INTERNAL = "Internal error. See the log of the gateway."
 
 
 def app(server: Server) -> Doors:
@@ -270,16 +270,18 @@ class Doors:
         for name, value in scope["headers"]:
             if name in _CHECKED_HEADERS:
                 if name in headers:  # a proxy may have judged the other one
-                    return SecurityError(f"The header {name.decode()} stands twice in this request. Send it once.")
+                    return SecurityError(f"This request has the header {name.decode()} twice. Send it once.")
                 headers[name] = value.decode("latin-1")
         host = headers.get(b"host", "").lower()
         name = host.rsplit(":", 1)[0] if not host.endswith("]") else host
         if not self._open and name not in self._hosts and host not in self._hosts:
-            return SecurityError(f"Host {host[:100]!r} is not a name of this gateway. Add it to server.allowed_hosts.")
+            return SecurityError(
+                f"Host {host[:100]!r} is not an allowed name of this gateway. Add it to server.allowed_hosts."
+            )
         origin = headers.get(b"origin")
         if origin is not None and origin not in self._origins and origin.rsplit("://", 1)[-1] != host:
             return SecurityError(
-                f"Pages of {origin[:100]!r} may not call this gateway. Add it to server.allowed_origins."
+                f"Pages from {origin[:100]!r} may not call this gateway. Add it to server.allowed_origins."
             )
         return None
 
@@ -370,11 +372,13 @@ class Pages:
 
 
 async def handle_not_found(request: Request, _: Exception) -> Response:
-    return error_response(NotFound(f"There is nothing at {request.url.path[:200]}. See /openapi.json."))
+    return error_response(NotFound(f"{request.url.path[:200]} does not exist. See /openapi.json."))
 
 
 async def handle_not_allowed(request: Request, error: Exception) -> Response:
-    message = f"{request.url.path[:200]} does not take {request.method}. The header Allow lists what it takes."
+    message = (
+        f"{request.url.path[:200]} does not support {request.method}. The header Allow lists the supported methods."
+    )
     answer = error_response(MethodNotAllowed(message))
     answer.headers.update(getattr(error, "headers", None) or {})
     return answer

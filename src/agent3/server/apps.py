@@ -97,6 +97,6 @@ def _check_types(app: str, fn: Callable[..., Any], context: str | None) -> None:
     for name, parameter in inspect.signature(fn).parameters.items():
         if name != context and parameter.annotation is parameter.empty and parameter.kind is not parameter.VAR_KEYWORD:
             raise SetupError(
-                f"{app}: parameter {name!r} of {getattr(fn, '__name__', fn)} has no type. Write one, such as "
-                f"{name}: str; callers see it as the schema."
+                f"{app}: parameter {name!r} of {getattr(fn, '__name__', fn)} has no type. Add a type hint, "
+                f"such as {name}: str; callers see it as the schema."
             )

@@ -135,7 +135,7 @@ async def stream_call(
                 yield b": working\n\n"
         answer = _finish(call, describe_error)
         if frames.left_out:
-            note = f"{frames.left_out} events were left out of the stream, which was read too slowly."
+            note = f"{frames.left_out} events were dropped from the stream, which was read too slowly."
             metadata = answer.get("metadata", {})
             answer["metadata"] = {**metadata, "notices": [*metadata.get("notices", ()), note]}
         yield frames.take() + jsonrpc.encode_event(encode(answer), event="response")
@@ -170,4 +170,4 @@ def _finish(
         return describe_error(error)
     except Exception:
         log.exception("a call that was streamed failed inside the gateway")
-        return describe_error(Agent3Error("Internal error. The gateway's log has the details."))
+        return describe_error(Agent3Error("Internal error. See the log of the gateway."))

@@ -54,12 +54,12 @@ class CallerLimits:
         who = principal.id
         if self._most and self._under_way[who] >= self._most:
             self._refused.inc(("client_requests",))
-            text = f"Client {who} has {self._most} requests under way, and may have no more. End some of them."
+            text = f"Client {who} already has {self._most} requests in progress, the maximum. Wait for some to end."
             await error_response(RateLimited(text, retry_after=1.0))(scope, receive, send)
             return
         if wait := self._meter.take(principal):
             self._refused.inc(("client_rate",))
-            text = f"Client {who} sends requests too often. Come back in {wait:.1f} s."
+            text = f"Client {who} sends requests too often. Try again in {wait:.1f} s."
             await error_response(RateLimited(text, retry_after=wait))(scope, receive, send)
             return
         self._under_way[who] += 1

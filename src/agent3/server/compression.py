@@ -87,11 +87,11 @@ def unpack(body: bytes, encoding: str, limit: int) -> bytes:
             plain = inflater.decompress(body, limit + 1)
             ended, rest = inflater.eof, inflater.unused_data
     except (zlib.error, zstd.ZstdError):
-        raise ParseError(f"The body is not {encoding}, as its Content-Encoding says.") from None
+        raise ParseError(f"The body is not {encoding}, although Content-Encoding says so.") from None
     if len(plain) > limit:
-        raise TooLarge(f"The body unpacks to more than {limit} bytes; send less, or an artifact")
+        raise TooLarge(f"The decompressed body has more than {limit} bytes; send less, or an artifact")
     if not ended or rest:
-        raise ParseError(f"The body is not one whole {encoding} stream.")
+        raise ParseError(f"The body is not a complete {encoding} stream.")
     return plain
 
 
@@ -125,8 +125,7 @@ class UnpackRequests:
         try:
             if name not in _UNPACKED:
                 raise EncodingNotSupported(
-                    f"A body in Content-Encoding {name[:40]!r} cannot be read. Send it as {', '.join(_UNPACKED)}, "
-                    "or as it is."
+                    f"Content-Encoding {name[:40]!r} is not supported. Use {', '.join(_UNPACKED)}, or none."
                 )
             packed = await jsonrpc.read_body(receive, self._limit, self._seconds)
             body = await asyncio.to_thread(unpack, packed, name, self._limit)

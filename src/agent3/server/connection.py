@@ -409,7 +409,7 @@ class _Connection(GuardedConnection):
             self._end_direct()
             return
         except Exception:
-            log.exception("a POST of a known head failed")
+            log.exception("a POST on the fast path failed")
             self._end_direct()
             self._close_with(_FAILED)
             return

@@ -20,17 +20,15 @@ __all__ = ["agents"]
 
 Size = Literal["small", "medium", "large"]
 
-echo = LocalAgent(
-    "Echo", agent_id="echo", description="Says back what it is told. Good for a first try.", tags=("demo",)
-)
+echo = LocalAgent("Echo", agent_id="echo", description="Repeats what it is told. Good for a first try.", tags=("demo",))
 pizza = LocalAgent(
     "Pizza Palace",
     agent_id="pizza",
-    description="Takes orders for pizza delivery and asks for what was left unsaid.",
+    description="Takes orders for pizza delivery and asks for missing details.",
     tags=("demo", "food", "delivery"),
 )
 calculator = LocalAgent(
-    "Calculator", agent_id="calculator", description="Works out arithmetic exactly.", tags=("demo", "mathematics")
+    "Calculator", agent_id="calculator", description="Evaluates arithmetic exactly.", tags=("demo", "mathematics")
 )
 story = LocalAgent(
     "Story Teller", agent_id="story", description="Tells a short story, word by word, as a stream.", tags=("demo",)
@@ -52,9 +50,13 @@ async def order(ctx: Context, message: str) -> dict[str, Any]:
     """
     wanted = _LEFT_OUT.sub(" ", message.lower())
     if _SEVERAL.search(wanted):
-        raise ValidationError("One pizza is ordered at a time. Order each by itself, such as 'a large pepperoni pizza'")
+        raise ValidationError(
+            "Only one pizza can be ordered at a time. Order each separately, such as 'a large pepperoni pizza'"
+        )
     if _LATER.search(wanted):
-        raise ValidationError("A pizza is ordered for now: it comes in 35 minutes. Leave the day and the time out")
+        raise ValidationError(
+            "A pizza can only be ordered for now; it arrives in 35 minutes. Leave out the day and the time"
+        )
     sizes = {size for word, size in _SIZES.items() if re.search(rf"\b{word}\b", wanted)}
     toppings = {word for word in _TOPPINGS if re.search(rf"\b{word}s?\b", wanted)}
     # Of two that are named none is taken.
@@ -99,7 +101,7 @@ def calculate(expression: str) -> float:
         raise ValidationError(f"{expression[:100]!r} is not arithmetic. Try something like 2 * (3 + 4)") from None
     except (ValueError, ZeroDivisionError, OverflowError, RecursionError, MemoryError) as error:
         raise ValidationError(
-            f"{expression[:100]!r} cannot be worked out: {error}. Try something like 2 * (3 + 4)"
+            f"{expression[:100]!r} cannot be evaluated: {error}. Try something like 2 * (3 + 4)"
         ) from None
     whole: object = value
     return value if isinstance(whole, int) else float(f"{value:.15g}")  # 0.1 + 0.2 is 0.3
@@ -110,7 +112,7 @@ def _power(left: float, right: float) -> float:
     if abs(right) > 64 or abs(left) > 1e9:
         raise OverflowError("the power is too large")
     if left < 0 and right != int(right):
-        raise ValueError("the root of a negative number is not a real one")
+        raise ValueError("the root of a negative number is not real")
     return cast("float", left**right)
 
 
@@ -140,7 +142,7 @@ def _value(node: ast.AST) -> float:
 
 def _operator(kind: ast.AST) -> Callable[..., float]:
     if type(kind) not in _OPERATORS:
-        raise ValueError(f"{type(kind).__name__} is not known here")
+        raise ValueError(f"{type(kind).__name__} is not supported")
     return _OPERATORS[type(kind)]
 
 
@@ -164,9 +166,9 @@ def guess(ctx: SyncContext) -> str:
     """Play a short guessing game: it asks until you are right."""
     number = ctx.once("number", lambda: secrets.randbelow(3) + 1)
     for turn in range(1, 4):
-        if ctx.ask(f"Guess {turn}: which number from 1 to 3 do I think of?", int) == number:
+        if ctx.ask(f"Guess {turn}: which number from 1 to 3 am I thinking of?", int) == number:
             return f"Right, it was {number}. You needed {turn}."
-    return f"It was {number}. Another time."
+    return f"It was {number}. Better luck next time."
 
 
 def agents() -> tuple[LocalAgent, ...]:

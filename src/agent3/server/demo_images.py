@@ -17,7 +17,7 @@ _SIDE = 96
 images = LocalAgent(
     "Image Maker",
     agent_id="images",
-    description="Image generation: draws a small picture for a description.",
+    description="Image generation: draws a small picture from a description.",
     tags=("demo", "image", "generation", "picture"),
 )
 

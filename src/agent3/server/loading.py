@@ -43,7 +43,7 @@ def load_agents(reference: str) -> list[LocalAgent]:
     agents = [build_agent(item) for item in named]
     for agent in agents:
         if isinstance(value, LocalAgent | list | tuple) and not agent.functions:
-            raise SetupError(f"{reference}: {agent.id!r} has no capability. Put @{name}.capability on a function.")
+            raise SetupError(f"{reference}: {agent.id!r} has no capability. Put @{name}.capability above a function.")
     return agents
 
 
@@ -77,7 +77,7 @@ def _is_file(place: str) -> bool:
 
 def _existing(reference: str, file: Path) -> Path:
     if not file.is_file():
-        raise SetupError(f"{reference}: there is no file {str(file)!r} here.")
+        raise SetupError(f"{reference}: the file {str(file)!r} does not exist.")
     return file.resolve()
 
 
@@ -123,14 +123,14 @@ def _find_only(reference: str, loaded: ModuleType) -> Any:
         return next(iter(found.values()))
     if not found:
         raise SetupError(
-            f'{reference}: there is no App in it. Write app = agent3.App("travel"), or name what to serve: '
-            f"{reference}:NAME is {_KINDS}."
+            f'{reference}: it contains no App. Write app = agent3.App("travel"), or name what to serve as '
+            f"{reference}:NAME, which may be {_KINDS}."
         )
-    raise SetupError(f"{reference}: there are several: {', '.join(sorted(found))}. Name one, as {reference}:NAME.")
+    raise SetupError(f"{reference}: it contains several: {', '.join(sorted(found))}. Name one, as {reference}:NAME.")
 
 
 def _no_module(reference: str, module: str) -> SetupError:
-    return SetupError(f"{reference}: there is no module {module!r} here. Run it from the folder of the module.")
+    return SetupError(f"{reference}: the module {module!r} was not found. Run this in the folder of the module.")
 
 
 def _load_error(reference: str, error: Exception) -> SetupError:

@@ -38,7 +38,7 @@ _ERROR = {
 }
 _RESPONSE = {
     **output_schemas.CALL,
-    "description": "The result of a call, or the question it asks (status needs), or the job that goes on.",
+    "description": "The result of a call, the question it asks (status needs), or the job that continues.",
 }
 _ANSWER = {
     "type": "object",
@@ -173,22 +173,22 @@ def document() -> dict[str, Any]:
         "paths": {
             "/v1/agents": {
                 "get": _operation("List or search agents", parameters=words),
-                "post": _adding("Add an agent, or bring one up to date", AGENT_SCHEMA),
+                "post": _adding("Add an agent, or update one", AGENT_SCHEMA),
             },
             "/v1/agents/{agent_id}": {
-                "get": _operation("One agent in detail", parameters=agent),
-                "delete": _operation("Remove an agent that was added", parameters=agent),
+                "get": _operation("Show an agent", parameters=agent),
+                "delete": _operation("Remove an added agent", parameters=agent),
             },
-            "/v1/agents/{agent_id}/card": {"get": _operation("Its raw card", parameters=agent)},
+            "/v1/agents/{agent_id}/card": {"get": _operation("Show the raw card of an agent", parameters=agent)},
             "/v1/agents/{agent_id}/changes": {
-                "get": _operation("How it describes itself by now, where nobody has approved that", parameters=agent)
+                "get": _operation("Show the changes to its description that wait for approval", parameters=agent)
             },
             "/v1/agents/{agent_id}/approve": {
-                "post": _operation("Approve how it describes itself by now", APPROVAL_SCHEMA, parameters=agent)
+                "post": _operation("Approve its changed description", APPROVAL_SCHEMA, parameters=agent)
             },
             "/v1/approvals": {
                 "get": _operation(
-                    "Calls that wait for approval; with status=all, also those that were decided",
+                    "List calls that wait for approval; with status=all, also decided ones",
                     parameters=[
                         _query("limit", 1_000),
                         {"name": "status", "in": "query", "schema": {"enum": ["waiting", "all"]}},
@@ -196,56 +196,56 @@ def document() -> dict[str, Any]:
                 )
             },
             "/v1/approvals/{approval_id}": {
-                "get": _operation("One of them, with its input", parameters=[_path("approval_id")])
+                "get": _operation("Show an approval, with the input of its call", parameters=[_path("approval_id")])
             },
             "/v1/approvals/{approval_id}/approve": {
-                "post": _operation("Let the call go on", _APPROVAL_ANSWER, parameters=[_path("approval_id")])
+                "post": _operation("Approve the call", _APPROVAL_ANSWER, parameters=[_path("approval_id")])
             },
             "/v1/approvals/{approval_id}/deny": {
-                "post": _operation("Refuse the call", _APPROVAL_ANSWER, parameters=[_path("approval_id")])
+                "post": _operation("Deny the call", _APPROVAL_ANSWER, parameters=[_path("approval_id")])
             },
             "/v1/search": {"post": _operation("Find agents", body["agent3_search"])},
             "/v1/call": {
                 "post": _call("Call an agent", body["agent3_call"], [_header("Prefer", "respond-async")], streams=True)
             },
             "/v1/calls": {
-                "get": _operation("Calls of the ledger, a page at a time", parameters=_filters(Wanted, "format"))
+                "get": _operation("List calls of the ledger, page by page", parameters=_filters(Wanted, "format"))
             },
             "/v1/calls/stats": {"get": _operation("Statistics of calls", parameters=_filters(StatisticsWanted))},
             "/v1/calls/{job_id}": {"get": _operation("A job", parameters=[*job, _query("wait", 60)])},
             "/v1/calls/{job_id}/record": {
-                "get": _operation("What the ledger has of a call, with all its turns", parameters=job)
+                "get": _operation("Show everything recorded about a call, with all its turns", parameters=job)
             },
             "/v1/calls/{job_id}/events": {
                 "get": _operation(
-                    "Its events, as a stream; resumes after Last-Event-ID",
+                    "Follow the events of a call as a stream; resumes after Last-Event-ID",
                     done={"description": "A stream", "content": {"text/event-stream": {}}},
                     parameters=[*job, _query("after", 2**53), _header("Last-Event-ID", "7")],
                 )
             },
             "/v1/calls/{job_id}/callbacks": {
-                "get": _operation("What its caller was told", answer=_CALLBACKS, parameters=job)
+                "get": _operation("The result of a call, or its status", answer=_CALLBACKS, parameters=job)
             },
             "/v1/calls/{job_id}/answer": {"post": _call("Answer its question", _ANSWER, job)},
             "/v1/calls/{job_id}/cancel": {"post": _operation("Cancel it", parameters=job)},
-            "/v1/prices": {"post": _operation("Set what calls of an agent cost", _PRICE)},
+            "/v1/prices": {"post": _operation("Set the price of an agent's calls", _PRICE)},
             "/v1/feedback": {"post": _operation("Rate an agent", body["agent3_feedback"])},
             "/v1/routes": {
-                "get": _operation("Which capabilities answer for others while those are down", parameters=[capability]),
-                "put": _operation("Let one answer for another", ROUTE_SCHEMA),
-                "delete": _operation("Let it no more", parameters=[{**capability, "required": True}, also]),
+                "get": _operation("List the stand-ins of capabilities", parameters=[capability]),
+                "put": _operation("Let one capability stand in for another", ROUTE_SCHEMA),
+                "delete": _operation("Remove stand-ins", parameters=[{**capability, "required": True}, also]),
             },
             "/v1/data/{principal}": {
                 "get": _operation(
-                    "Everything that is held of a caller, one thing on each line",
+                    "Everything stored about a caller, as JSON lines",
                     done={"description": "The lines", "content": {"application/jsonl": {}}},
                     parameters=[_path("principal")],
                 ),
-                "delete": _operation("Erase everything that is held of a caller", parameters=[_path("principal")]),
+                "delete": _operation("Erase everything stored about a caller", parameters=[_path("principal")]),
             },
             "/v1/artifacts/{artifact_id}": {
                 "get": _operation(
-                    "The bytes of a large result",
+                    "Download a large result",
                     done={"description": "The bytes", "content": {"*/*": {}}},
                     parameters=artifact,
                 )
@@ -262,7 +262,7 @@ def document() -> dict[str, Any]:
 def _adding(summary: str, body: dict[str, Any]) -> dict[str, Any]:
     """What was added (201), or of several things none (200); as a stream for a caller who wants to see progress."""
     operation = _operation(summary, body, _ADDED)
-    where = {"Location": {"description": "The agent, where it is one", "schema": {"type": "string"}}}
+    where = {"Location": {"description": "The agent, if it is one", "schema": {"type": "string"}}}
     content = {**_json(_ADDED), "text/event-stream": {}}
     operation["responses"]["201"] = {"description": "Added", "headers": where, "content": content}
     return operation
@@ -278,6 +278,6 @@ def _call(
     if streams:
         operation["responses"]["200"]["content"]["text/event-stream"] = {}
     where = {"Location": {"description": "The job", "schema": {"type": "string"}}}
-    operation["responses"]["202"] = {"description": "It goes on as a job", "headers": where, "content": _json(told)}
+    operation["responses"]["202"] = {"description": "It continues as a job", "headers": where, "content": _json(told)}
     operation["responses"]["default"]["content"] = _json({"anyOf": [refused, told]})
     return operation

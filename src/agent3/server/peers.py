@@ -149,7 +149,7 @@ class Peers:
                 to.sendall(data)
                 return to.recv(1) == _TAKEN
         except OSError as error:
-            log.debug("worker %s did not take a connection: %s", token, error)
+            log.debug("worker %s did not accept a connection: %s", token, error)
             return False
 
     # From others
@@ -195,7 +195,7 @@ class Peers:
             except OSError as error:
                 if self._listener is not listener:
                     return  # closed
-                log.warning("connections of other workers cannot be accepted now: %s", error)
+                log.warning("connections of other workers cannot be accepted at the moment: %s", error)
                 time.sleep(_PAUSE)  # too many files are open, perhaps; that passes
                 continue
             try:
@@ -203,7 +203,7 @@ class Peers:
                     came.settimeout(_PATIENCE)
                     self._receive(loop, came)
             except (OSError, RuntimeError, struct.error) as error:
-                log.debug("a connection of another worker could not be taken: %s", error)
+                log.debug("a connection of another worker could not be accepted: %s", error)
 
     def _receive(self, loop: asyncio.AbstractEventLoop, came: socket.socket) -> None:
         head, handles, _, _ = socket.recv_fds(came, _HEAD.size, 1)

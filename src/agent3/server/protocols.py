@@ -38,10 +38,10 @@ def load_protocols() -> list[type[Protocol]]:
             if not (isinstance(kind, type) and issubclass(kind, Protocol)):
                 raise SetupError(f"{entry.value} is not a subclass of agent3.gateway.protocol.Protocol.")
         except Exception:
-            log.exception("the protocol %s (%s) could not be loaded and is left out", entry.name, entry.value)
+            log.exception("ignoring the protocol %s (%s), which could not be loaded", entry.name, entry.value)
             continue
         if kind.name in found:
-            log.error("the protocol %s (%s) is left out: there is one of that name", kind.name, entry.value)
+            log.error("ignoring the protocol %s (%s): a protocol of that name exists", kind.name, entry.value)
             continue
         found[kind.name] = kind
     return list(found.values())

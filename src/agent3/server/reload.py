@@ -52,7 +52,7 @@ def serve_reloading(read: Callable[[], Settings], settings_file: Path, reference
     """
     settings = read()
     if settings.server.host not in _LOOPBACK:
-        raise SetupError("--reload is for development and serves this machine only. Leave out --host, or --reload.")
+        raise SetupError("--reload is for development and serves this machine only. Use --host or --reload, not both.")
     folder = find_file(references[0]).parent
     before = signal.signal(signal.SIGTERM, _raise_interrupt)
     try:
@@ -86,7 +86,7 @@ def _follow(
         try:
             while not (changed := _list_changes(seen, _take_times(*places))):
                 time.sleep(_LOOK)
-            print_note(f"{', '.join(changed[:3])} changed: starting again.")
+            print_note(f"{', '.join(changed[:3])} changed: restarting.")
         finally:
             _end(child, settings.server.shutdown_seconds + _PATIENCE)
 

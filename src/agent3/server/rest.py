@@ -108,7 +108,7 @@ class Rest:
                     return Response(status_code=499)
                 except Exception:
                     log.exception("%s %s failed", request.method, request.url.path)
-                    return error_response(Agent3Error("Internal error. The gateway's log has the details."))
+                    return error_response(Agent3Error("Internal error. See the log of the gateway."))
 
             return run
 
@@ -188,7 +188,10 @@ class Rest:
     async def delete_route(self, request: Request) -> Response:
         capability, also = request.query_params.get("capability"), request.query_params.get("also")
         if not capability:
-            raise RequestError("Say whose routes to remove: ?capability=AGENT.CAPABILITY, and &also=AGENT.CAPABILITY.")
+            raise RequestError(
+                "Name the capability: ?capability=AGENT.CAPABILITY, and &also=AGENT.CAPABILITY to remove one "
+                "stand-in only."
+            )
         return json_response(await self._book.remove(self._caller(request), capability, also))
 
     async def call(self, request: Request) -> Response:
@@ -288,7 +291,7 @@ class Rest:
     async def approvals(self, request: Request) -> Response:
         status = request.query_params.get("status", "waiting")
         if status not in ("waiting", "all"):
-            raise ValidationError(f"status is {status[:40]!r}; it is waiting or all.")
+            raise ValidationError(f"status is {status[:40]!r}; it must be waiting or all.")
         limit = _parse_query_number(request, "limit", 50, 1, 1_000)
         caller = self._caller(request)
         return json_response(await self._gateway.approvals(caller, waiting=status == "waiting", limit=limit))
@@ -321,7 +324,7 @@ class Rest:
         query = dict(request.query_params)
         form = query.pop("format", "csv" if "text/csv" in request.headers.get("accept", "") else "json")
         if form not in ("json", "csv"):
-            raise ValidationError(f"format is {form[:40]!r}; it is json or csv.")
+            raise ValidationError(f"format is {form[:40]!r}; it must be json or csv.")
         page = await self._reports.list(reader, query)
         if form == "json":
             return json_response(page)
@@ -351,12 +354,12 @@ class Rest:
         # Everybody may have what is held of themselves; of others, operators alone.
         reader, whose = self._reader(request), request.path_params["principal"]
         if whose != reader.id:
-            require_operator(reader, "export what is held of others")
+            require_operator(reader, "export the data of other callers")
         return StreamingResponse(self._personal_data().export(whose), 200, media_type="application/jsonl")
 
     async def erase_data(self, request: Request) -> Response:
         reader, whose = self._reader(request), request.path_params["principal"]
-        require_operator(reader, "erase what is held of callers")
+        require_operator(reader, "erase the data of callers")
         try:
             signer = await self._own_keys.key("audit")
         except SetupError:  # the segment that this process writes is not signed either, and the log says why

@@ -409,9 +409,12 @@ def listen(settings: Settings) -> socket.socket:
     except (OSError, OverflowError) as error:
         listener.close()
         if isinstance(error, OverflowError):
-            reason = "a port is a number from 0 to 65535."
+            reason = "a port must be a number from 0 to 65535."
         elif error.errno == errno.EADDRINUSE:
-            reason = "it is in use, perhaps by another gateway. Choose another with --port, or --port 0 for a free one."
+            reason = (
+                "the port is in use, perhaps by another gateway. Choose another with --port, or --port 0 for a "
+                "free one."
+            )
         else:
             reason = (
                 f"{error.strerror}. Choose an address of this machine with --host, and a port above 1023 with --port."
@@ -457,5 +460,5 @@ def _greet(opened: _Opened, settings: Settings, agents: Sequence[LocalAgent]) ->
     if keyed:
         lines += ["", f"KEY is the key of a client: {', '.join(keyed)}."]
     elif settings.clients:
-        lines += ["", "Its clients sign their requests: see docs/reference/signing.md."]
+        lines += ["", "Its clients sign their requests; see docs/reference/signing.md."]
     print("\n".join(lines), flush=True)  # noqa: T201 - this is what the command is for

@@ -101,9 +101,11 @@ def serve_with_workers(read: Callable[[], Settings], references: Sequence[str], 
     settings = read()
     logs.configure(settings.logs.level.upper(), settings.logs.format)
     if not 1 <= settings.server.workers <= _MOST:
-        raise SetupError(f"--workers takes a number from 1 to {_MOST}, or auto.")
+        raise SetupError(f"--workers must be a number from 1 to {_MOST}, or auto.")
     if database_url(settings).endswith((":memory:", "sqlite://", "sqlite:///")):
-        raise SetupError("Workers share a database, and one in memory is known to one process only. Name a file: --db.")
+        raise SetupError(
+            "Workers need a shared database, and one in memory is visible to one process only. Name a file with --db."
+        )
     settings = _choose_grpc_port(settings)
     with closing(listen(settings)) as listener, _folder() as folder:
         host, port = listener.getsockname()[:2]
@@ -264,7 +266,7 @@ class _Supervisor:
             if not worker.process.is_alive():
                 self._bury(worker)
             elif (reason := self._find_hung(worker, now)) is not None:
-                log.error("worker %d (process %d) %s: it is killed", worker.slot, worker.process.pid, reason)
+                log.error("worker %d (process %d) %s: killing it", worker.slot, worker.process.pid, reason)
                 self.metrics.worker_restarts.inc(("hung",))
                 worker.process.kill()
         if self.stops_since is not None:
@@ -289,10 +291,10 @@ class _Supervisor:
         how = self.settings.server
         if worker.leaves_since is not None:
             late = now - worker.leaves_since > how.shutdown_seconds + LONGEST + _PATIENCE
-            return "did not leave in time" if late else None
+            return "did not exit in time" if late else None
         if not worker.is_ready:
             return "was not ready in time" if now - worker.started > _START_SECONDS else None
-        return "has not moved for a minute" if now - worker.heard > _SILENT_SECONDS else None
+        return "has not responded for a minute" if now - worker.heard > _SILENT_SECONDS else None
 
     def _bury(self, worker: _Worker) -> None:
         """A worker has ended: what it counted is kept, its place is free, and if it died that is told."""
@@ -310,7 +312,7 @@ class _Supervisor:
             self.leaving.remove(worker)
             self.metrics.worker_restarts.inc(("rolled",))
             if not self.to_roll and not self.leaving and self.stops_since is None:
-                log.info("rolled: %d new workers serve", len(self.slots))
+                log.info("rolled over: %d new workers serve", len(self.slots))
             return
         slot = self.slots[worker.slot]
         if slot.next is worker:
@@ -322,12 +324,12 @@ class _Supervisor:
         if self.stops_since is not None:
             return
         if not self.was_ready:
-            raise SetupError(why or f"No worker could be started: the first one ended with exit code {code}.")
+            raise SetupError(why or f"No worker could be started: the first one exited with code {code}.")
         lasted = time.monotonic() - worker.started
         slot.retry_at = time.monotonic() + (0.0 if lasted > _LASTED else slot.pause)
         slot.pause = _SOON if lasted > _LASTED else min(2 * slot.pause, _LATE)
         self.metrics.worker_restarts.inc(("died",))
-        log.error("worker %d ended (%s): another is started", worker.slot, why or f"exit code {code}")
+        log.error("worker %d ended (%s): starting another", worker.slot, why or f"exit code {code}")
 
     def _fill(self, number: int) -> None:
         worker, slot = self._start(number), self.slots[number]
@@ -358,11 +360,11 @@ class _Supervisor:
         try:
             settings = self.read()
         except Agent3Error as error:
-            log.error("the settings cannot be read, so the earlier ones stay: %s", error.message)
+            log.error("the settings cannot be read, so the previous ones stay: %s", error.message)
             return
         old, new = self.settings.server, settings.server
         if (old.host, old.port, old.workers) != (new.host, new.port, new.workers):
-            log.warning("server.host, server.port and the number of workers change only with a restart")
+            log.warning("changes of server.host, server.port and the number of workers need a restart")
         kept = msgspec.structs.replace(new, host=old.host, port=old.port, workers=old.workers, grpc_port=old.grpc_port)
         self.settings = msgspec.structs.replace(settings, server=kept)
         log.info("rolling %d workers", len(self.slots))

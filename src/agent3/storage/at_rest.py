@@ -287,7 +287,7 @@ class _Spot(NamedTuple):
 def _place(sql: str, params: Sequence[object], number: int, at: int | None = None) -> bytes:
     spot = _find_spots(sql).get(number)
     if spot is None:  # never written without one: it could not be told from what was moved there
-        raise SetupError(f"Where an encrypted value goes cannot be told from the statement {sql[:200]!r}.")
+        raise SetupError(f"Cannot tell from the statement where an encrypted value goes: {sql[:200]!r}.")
     key, owner = (
         None if one is None else params[one] if at is None else cast("Sequence[object]", params[one])[at]
         for one in (spot.key, spot.owner)
@@ -314,8 +314,8 @@ def _check_place(place: bytes, sql: str, params: Sequence[object], column: str, 
         if any(str(one) == key for one in keys) and (not has_owner or any(_quote(one) == owner for one in owners)):
             return
     raise Corrupt(
-        f"Something in column {column!r} of the database does not belong there: it is not encrypted, or was moved from "
-        "another row. The database was changed from outside. Restore it from a backup."
+        f"A value in column {column!r} is not encrypted, or was moved from another row: the database was "
+        "changed from outside. Restore it from a backup."
     )
 
 

@@ -68,18 +68,20 @@ def back_up(database: Path, blobs: Path | None, target: Path, *, force: bool = F
     target exists and may not be replaced, Corrupt when the database is damaged.
     """
     if not database.is_file():
-        raise NotFound(f"There is no database {database}. Give its URL with --db.")
+        raise NotFound(f"The database {database} does not exist. Name it with --db.")
     if not target.parent.is_dir():
-        raise NotFound(f"There is no folder {target.parent} for the backup. Create it, or choose another name.")
+        raise NotFound(f"The folder {target.parent} does not exist. Create it, or choose another name.")
     if target.exists() and not force:
-        raise Conflict(f"{target} exists already. Choose another name, or give --force to replace it.")
+        raise Conflict(f"{target} already exists. Choose another name, or add --force to overwrite it.")
     with _temporary_folder(target.parent) as folder:
         copy = folder / _DATABASE
         schema = _copy_database(database, copy)
         archive = folder / "archive"
         contents = _pack(copy, schema, blobs, archive, compress=target.name.endswith("gz"))
         if inspect(archive) != contents:
-            raise Corrupt(f"The archive for {target} does not read back as it was written. Try again, on another disk.")
+            raise Corrupt(
+                f"The archive for {target} could not be read back as it was written. Try again, on another disk."
+            )
         _place(archive, target)
     return contents
 
@@ -107,7 +109,7 @@ def inspect(archive: Path) -> Contents:
         if sha256 != contents.sha256:
             raise Corrupt(f"{archive}: its database is not the one that was backed up. Use another backup.")
         if seen != contents.blobs:
-            raise Corrupt(f"{archive}: it holds {seen} blobs and should hold {contents.blobs}. Use another backup.")
+            raise Corrupt(f"{archive}: it contains {seen} blobs instead of {contents.blobs}. Use another backup.")
     return contents
 
 
@@ -215,7 +217,7 @@ def _without_owner(member: tarfile.TarInfo) -> tarfile.TarInfo:
 @contextmanager
 def _open_archive(archive: Path) -> Iterator[tarfile.TarFile]:
     if not archive.is_file():
-        raise NotFound(f"There is no backup {archive}.")
+        raise NotFound(f"The backup {archive} does not exist.")
     try:
         with tarfile.open(archive) as tar:
             yield tar
@@ -287,7 +289,7 @@ def _exclusive(database: Path) -> Iterator[None]:
         except sqlite3.Error as error:
             if primary_code(error) in (sqlite3.SQLITE_BUSY, sqlite3.SQLITE_LOCKED):
                 raise Conflict(
-                    f"{database} is in use: a gateway or a command has it open. Stop it, then restore again."
+                    f"{database} is in use by a gateway or a command. Stop it, then restore again."
                 ) from None
             if primary_code(error) not in (sqlite3.SQLITE_CORRUPT, sqlite3.SQLITE_NOTADB):
                 raise _name_path(error, database) from error

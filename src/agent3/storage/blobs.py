@@ -59,7 +59,7 @@ class Blobs:
         sha256 = hashlib.sha256(data).hexdigest()
         if sha256 not in self._memory:
             if len(data) > self._free:
-                raise StorageFull("The blob store in memory is full. Delete blobs, or give it a folder.")
+                raise StorageFull("The blob store in memory is full. Delete blobs, or use a folder.")
             self._memory[sha256] = bytes(data)
             self._free -= len(data)
         self._last_put[sha256] = time.time()
@@ -72,7 +72,7 @@ class Blobs:
         else:
             data = await asyncio.to_thread(_load, _path(self.folder, sha256))
         if data is None:
-            raise NotFound(f"Blob {sha256} is not stored here. It may have expired.")
+            raise NotFound(f"Blob {sha256} is not stored. It may have expired.")
         return data
 
     async def exists(self, sha256: str) -> bool:
@@ -105,7 +105,7 @@ class Blobs:
 def check_hash(sha256: str) -> str:
     """The hash itself; only a hash may become part of a path."""
     if not _SHA256.fullmatch(sha256):
-        raise RequestError("That is not the name of a blob. A blob is named by its SHA-256 in 64 hexadecimal digits.")
+        raise RequestError("Invalid name of a blob: it must be its SHA-256 as 64 hexadecimal digits.")
     return sha256
 
 
@@ -161,7 +161,7 @@ def _load(path: Path) -> bytes | None:
         except FileNotFoundError:
             return None
     if hashlib.sha256(data).hexdigest() != path.name:
-        raise Corrupt(f"Blob {path.name} is damaged: its content no longer matches its hash. Store it again.")
+        raise Corrupt(f"Blob {path.name} is damaged: its content does not match its hash. Store it again.")
     return data
 
 
@@ -195,5 +195,5 @@ def _translate_errors(sha256: str) -> Iterator[None]:
         yield
     except OSError as error:
         if error.errno in (errno.ENOSPC, errno.EDQUOT):
-            raise StorageFull(f"No space on disk for blob {sha256}. Free some space and store it again.") from error
+            raise StorageFull(f"No disk space left for blob {sha256}. Free some space and store it again.") from error
         raise StorageError(f"Blob {sha256}: {error.strerror or type(error).__name__}.") from error

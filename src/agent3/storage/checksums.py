@@ -34,7 +34,7 @@ def whole(data: bytes, name: str, *beside: object) -> bytes:
     body, tail = data[:-_LENGTH], data[-_LENGTH:]
     if not tail.isspace() or tail == _tail(body, beside):
         return data
-    raise Corrupt(f"{name} is damaged: its bytes no longer match their checksum. Restore it from a backup.")
+    raise Corrupt(f"{name} is damaged: its bytes do not match their checksum. Restore it from a backup.")
 
 
 def sum_of(*values: object) -> int:

@@ -99,12 +99,14 @@ def first_missing(known: Sequence[Migration], applied: Sequence[Row]) -> Migrati
         migration = missing.pop(row["version"], None)
         if migration is None:
             raise SetupError(
-                f"The database has migration {row['version']:04} ({row['name']}), which this version of agent3 does"
-                " not know: it was made by a newer one. Install that version, or open another database."
+                f"The database has migration {row['version']:04} ({row['name']}), which this version of "
+                "agent3 does not know: it was made by a newer version. Install that version, or open "
+                "another database."
             )
         if migration.checksum != row["checksum"]:
             raise SetupError(
-                f"Migration {migration.version:04} ({migration.name}) is not the one that made this database: its file"
-                " was changed after it had been applied. Restore the file, and put the change into a new migration."
+                f"Migration {migration.version:04} ({migration.name}) differs from the one that made this "
+                "database: its file was changed after it was applied. Restore the file, and put the change "
+                "into a new migration."
             )
     return min(missing.values(), key=lambda migration: migration.version, default=None)

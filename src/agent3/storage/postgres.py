@@ -78,14 +78,14 @@ def _translate_error(error: BaseException) -> Agent3Error:
     """Our error for one of the driver's or the server's, without its details, which hold values."""
     state = str(getattr(error, "sqlstate", None) or "")
     if state == "53100":
-        return StorageFull("The database server has no space left on its disk. Free some space there.")
+        return StorageFull("The database server's disk is full. Free some space there.")
     if state in ("XX001", "XX002"):
         return Corrupt(f"The database server found damaged data ({error}). Restore it from a backup.")
     if state == _READ_ONLY:
         text = "The database server can only be read now: searching and reading go on. Is it a standby?"
         return StorageError(text, retry_after=5.0)
     if state.startswith("23"):
-        return Conflict(f"The database refused it: {error}.")
+        return Conflict(f"The database rejected the statement: {error}.")
     if state.startswith("22") or isinstance(error, asyncpg.DataError | ValueError):
         return RequestError(f"A value cannot be stored: {error}.")
     if isinstance(error, TimeoutError):
@@ -110,8 +110,8 @@ def _translate_commit_error(error: Exception) -> Exception:
     if not _is_lost(error):
         return _translate_error(error)
     return StorageUnsure(
-        "The connection to the database was lost during the commit: it may have happened or not. Look before you"
-        " repeat it."
+        "The connection to the database was lost during the commit, which may or may not have happened. "
+        "Check before you repeat it."
     )
 
 
@@ -161,7 +161,7 @@ class _Statements:
 
     def end(self) -> None:
         """Refuse further statements; raises the error that the work swallowed, if any."""
-        error, self._error = self._error, StorageError("This transaction is over. Use it only inside its work.")
+        error, self._error = self._error, StorageError("This transaction is over. Use it only inside its function.")
         if error is not None:
             raise error
 
@@ -199,7 +199,7 @@ class _Pool:
             async with asyncio.timeout(WAIT_SECONDS):
                 await self._free.acquire()
         except TimeoutError:
-            raise StorageError("Every connection to the database is busy. Try again.", retry_after=1.0) from None
+            raise StorageError("All connections to the database are busy. Try again.", retry_after=1.0) from None
         try:
             connection: Any = None
             while connection is None and self._idle and not fresh:
@@ -283,7 +283,7 @@ class _Batcher:
                 return
             _settle(batch, error)
         except BaseException as error:  # the loop is closing: no caller may be left waiting
-            _settle(batch, StorageError("The database was closed while writing. Open it again and repeat."))
+            _settle(batch, StorageError("The database was closed during a write. Open it again and repeat."))
             raise error from None
         else:
             _settle(batch, None)
@@ -332,7 +332,7 @@ class _Gatherer:
                 return
             error = failed
         except BaseException as failed:  # the loop is closing: no caller may be left waiting
-            error = StorageError("The database was closed while writing. Open it again and repeat.")
+            error = StorageError("The database was closed during a write. Open it again and repeat.")
             for _, future in batch.values():
                 if not future.done():
                     future.set_exception(error)
@@ -507,7 +507,9 @@ class _LoopClient:
                         return await attempt()
                 except _TryAgain:
                     await asyncio.sleep(self._env.jitter(min(0.002 * 2**number, 0.2)))
-        raise StorageError(f"Other writers were in the way {ATTEMPTS} times in a row. Try again.", retry_after=1.0)
+        raise StorageError(
+            f"The transaction conflicted with others {ATTEMPTS} times in a row. Try again.", retry_after=1.0
+        )
 
     async def _attempt(self, work: Work[T], begin: str) -> tuple[T | None, Exception | None]:
         """Run the work in one transaction; return its value, or its own exception, which must not be translated.

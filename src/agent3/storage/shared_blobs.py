@@ -56,7 +56,8 @@ class DatabaseBlobs:
         """Store the bytes; return their SHA-256 in hexadecimal."""
         if len(data) > LARGEST:
             raise StorageFull(
-                f"A blob in the database has {LARGEST // 1024 // 1024} MiB at most. Let storage.artifacts be a folder."
+                f"A blob in the database may have at most {LARGEST // 1024 // 1024} MiB. Set "
+                "storage.artifacts to a folder."
             )
         sha256 = await asyncio.to_thread(_hash, data)
         await self._database.statement(self._note, sha256, data)
@@ -106,13 +107,13 @@ class Bucket:
         """The bucket of an address such as s3://bucket/prefix; SetupError for one that cannot be."""
         parts = urlsplit(address)
         if not parts.netloc:
-            raise SetupError("storage.artifacts names no bucket: write s3://BUCKET or s3://BUCKET/PREFIX.")
+            raise SetupError("storage.artifacts has no bucket: write s3://BUCKET or s3://BUCKET/PREFIX.")
         if not key_id or not secret:
-            raise SetupError("The object store needs a key: set AWS_ACCESS_KEY_ID and AWS_SECRET_ACCESS_KEY.")
+            raise SetupError("The object store needs credentials: set AWS_ACCESS_KEY_ID and AWS_SECRET_ACCESS_KEY.")
         where = endpoint or f"https://s3.{region}.amazonaws.com"
         if urlsplit(where).scheme not in ("http", "https") or not urlsplit(where).hostname:
             raise SetupError(
-                f"storage.object_endpoint is no address: {where!r}. Write https://HOST or http://HOST:PORT."
+                f"storage.object_endpoint is not an address: {where!r}. Write https://HOST or http://HOST:PORT."
             )
         return cls(where.rstrip("/"), parts.netloc, parts.path.strip("/"), region, key_id, secret)
 
@@ -242,16 +243,16 @@ def _hash(data: bytes) -> str:
 
 def _verify(sha256: str, data: bytes) -> bytes:
     if _hash(data) != sha256:
-        raise Corrupt(f"Blob {sha256} is damaged: its content no longer matches its hash. Store it again.")
+        raise Corrupt(f"Blob {sha256} is damaged: its content does not match its hash. Store it again.")
     return data
 
 
 def _not_found(sha256: str) -> NotFound:
-    return NotFound(f"Blob {sha256} is not stored here. It may have expired.")
+    return NotFound(f"Blob {sha256} is not stored. It may have expired.")
 
 
 def _unexpected(what: str, sha256: str, status: int) -> StorageError:
     text = f"Blob {sha256} could not be {what}: the object store answered {status}."
     if status in (401, 403):
-        text += " Check its key, its region and the rights of the key."
+        text += " Check the key, its permissions and the region."
     return StorageError(text, retry_after=1.0)

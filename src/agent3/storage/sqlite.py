@@ -210,7 +210,7 @@ class SqliteDatabase:
         except (OSError, sqlite3.Error, UnicodeDecodeError) as error:
             if isinstance(error, OSError) or primary_code(error) in _REFUSED:
                 raise SetupError(
-                    f"{self.url} cannot be opened: {error}. Choose a file in a folder that you may write to."
+                    f"{self.url} cannot be opened: {error}. Choose a file in a folder that you can write to."
                 ) from error
             ours = translate_error(error)
             raise type(ours)(f"{self.url}: {ours.message}") from error

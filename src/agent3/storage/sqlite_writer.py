@@ -47,10 +47,13 @@ def translate_error(error: Exception) -> Agent3Error:
     if code in (sqlite3.SQLITE_CORRUPT, sqlite3.SQLITE_NOTADB) or isinstance(error, UnicodeDecodeError):
         return Corrupt(f"The database file is damaged ({error}). Restore it from a backup.")
     if code == sqlite3.SQLITE_READONLY:
-        text = "The database can only be read now: searching and reading go on. Let this process write to its file."
+        text = (
+            "The database is read-only at the moment: searching and reading still work. Let this process write "
+            "to its file."
+        )
         return StorageError(text, retry_after=5.0)
     if code == sqlite3.SQLITE_CONSTRAINT:
-        return Conflict(f"The database refused it: {error}.")
+        return Conflict(f"The database rejected the statement: {error}.")
     if code in (sqlite3.SQLITE_BUSY, sqlite3.SQLITE_LOCKED):
         return StorageError("Another process keeps the database locked. Try again.", retry_after=1.0)
     if isinstance(error, _BAD_VALUE):
@@ -107,7 +110,7 @@ class Statements:
 
     def end(self) -> None:
         """Refuse further statements; raises the error that the work swallowed, if any."""
-        error, self._error = self._error, StorageError("This transaction is over. Use it only inside its work.")
+        error, self._error = self._error, StorageError("This transaction is over. Use it only inside its function.")
         if error is not None:
             raise error
 
@@ -186,7 +189,7 @@ class Writer:
             wanted = [job for job in group if not job.future.cancelled()]
             if wanted and self._space.is_short():
                 refused = [job for job in wanted if not job.frees]
-                full = "The disk is full, and the reserve is kept for deleting. Free disk space; no restart is needed."
+                full = "The disk is full, and the reserve is kept for deletions. Free disk space; no restart is needed."
                 _settle(refused, [_Outcome(error=StorageFull(full, retry_after=1.0)) for _ in refused])
                 wanted = [job for job in wanted if job.frees]
             if wanted:
@@ -303,8 +306,8 @@ def _drive(work: Work[T], tx: Statements) -> T:
 
 def _foreign_await() -> Exception:
     return RuntimeError(
-        "A work awaited something other than its transaction. Await that before or after Database.write; nothing of"
-        " this work was kept."
+        "A function in a transaction awaited something other than its transaction. Await that before or "
+        "after Database.write; nothing of this work was stored."
     )
 
 

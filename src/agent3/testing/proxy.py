@@ -49,7 +49,7 @@ class Faults:
         chances = (self.refuse, self.cut, self.reset, self.silence, self.corrupt)
         if min(chances) < 0 or sum(chances) > 1 + 1e-9:
             raise ValueError(
-                f"Chances of {chances} are not possible: each must be at least 0, and all together at most 1."
+                f"Chances of {chances} are not possible: each must be at least 0, and their sum at most 1."
             )
 
     def draw(self, dice: random.Random) -> Fate:

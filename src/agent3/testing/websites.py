@@ -39,7 +39,7 @@ class Website:
         """Serve these pages from now on; FileNotFoundError if there is no such folder."""
         if not Path(folder).is_dir():
             self._server.server_close()
-            raise FileNotFoundError(f"{folder} is not a folder: name the one that holds the pages.")
+            raise FileNotFoundError(f"{folder} is not a folder; name the one that contains the pages.")
         self._server.folder = str(folder)
 
     def wait(self) -> None:

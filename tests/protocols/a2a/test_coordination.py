@@ -133,7 +133,7 @@ def test_a_plan_that_cannot_be_run_is_refused_before_anything_is_done(town: Town
         ([], "1 to 200 steps"),
         ([{"id": "a"}], "must name its agent"),
         ([town.step("hotel", {"day": "${nobody.day}"})], "waits for 'nobody'"),
-        ([town.step("hotel", after=["car"]), town.step("car", after=["hotel"])], "wait for one another"),
+        ([town.step("hotel", after=["car"]), town.step("car", after=["hotel"])], "depend on one another"),
     ]:
         with pytest.raises(ValidationError, match=said):
             town.coordinator.run(wrong)

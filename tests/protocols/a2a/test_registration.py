@@ -168,7 +168,7 @@ def test_a_secret_in_the_address_is_a_reference(agent: Peer, monkeypatch: pytest
 
     async def story(server: Server) -> None:
         agent.refuse = locked
-        with pytest.raises(SetupError, match="holds a secret"):
+        with pytest.raises(SetupError, match="contains a secret"):
             await add(server, f"{agent.url}/.well-known/agent-card.json?key=s3cr3t-in-the-query")
         added = await add(server, f"{agent.url}/.well-known/agent-card.json?key=env:PASS")
         assert "key=env:PASS" in added.capabilities[0].routes[0].address

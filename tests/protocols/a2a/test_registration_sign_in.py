@@ -100,7 +100,7 @@ def test_the_secret_of_a_client_goes_to_the_issuer_that_the_operator_names(monke
 
             with pytest.raises(SetupError, match="--issuer"):
                 await add(server, house.url, sign_in=wish(None))
-            with pytest.raises(TargetRefused, match="does not say that it is the issuer"):
+            with pytest.raises(TargetRefused, match="publishes neither the issuer"):
                 await add(server, house.url, sign_in=wish(f"{house.root}/other"))
             assert house.forms == []
             await add(server, house.url, sign_in=wish(f"{house.root}/"))

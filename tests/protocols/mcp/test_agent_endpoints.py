@@ -914,7 +914,7 @@ def test_a_fault_that_nobody_foresaw_is_an_error_and_no_crash(tmp_path: Path, mo
     async def story() -> None:
         async with shelf(tmp_path) as (running, _), talk(running, "shelf", "auto") as client:
             monkeypatch.setattr("agent3.protocols.mcp.door.passthrough.Passthrough.read", fault)
-            with pytest.raises(MCPError, match="The gateway's log has the details"):
+            with pytest.raises(MCPError, match="See the log of the gateway"):
                 await client.read_resource("shelf://tale")
 
     run(story())

@@ -746,7 +746,7 @@ def test_versions_are_compared_as_people_read_them() -> None:
 
 
 def test_a_version_must_not_look_like_a_digest() -> None:
-    with pytest.raises(ValueError, match="must not begin with 'sha256:'"):
+    with pytest.raises(ValueError, match="must not start with 'sha256:'"):
         ToolDefinition(name="x", version="sha256:abc")
 
 

@@ -97,10 +97,10 @@ def test_what_is_no_such_file_is_named(tmp_path: Path) -> None:
 @pytest.mark.parametrize(
     ("text", "words"),
     [
-        ("", r"nothing is there; it must be a mapping \(name: value\)"),
+        ("", r"it is empty; it must be a mapping \(name: value\)"),
         ("[1]", r"it must be a mapping \(name: value\), not \[1\]"),
         ("name: x", "interface_id: it is missing"),
-        ("interface_ids: x", "interface_ids: there is no such field; did you mean 'interface_id'"),
+        ("interface_ids: x", "interface_ids: unknown field; did you mean 'interface_id'"),
     ],
 )
 def test_a_document_of_another_shape_is_told_in_plain_words(text: str, words: str) -> None:

@@ -157,10 +157,10 @@ def test_references_are_followed_kept_and_recursive() -> None:
 @pytest.mark.parametrize(
     ("paths", "left"),
     [
-        ({"/a": {"get": {"parameters": [{"$ref": "#/components/parameters/Gone"}]}}}, "is not there"),
-        ({"/a": {"post": {"requestBody": {"$ref": "other.yaml#/Body"}}}}, "outside of the document"),
-        ({"/a": {"$ref": "#/paths/~1a"}}, "in a circle"),
-        ({"/a/{id}": {"get": {}}}, "which is no parameter"),
+        ({"/a": {"get": {"parameters": [{"$ref": "#/components/parameters/Gone"}]}}}, "does not exist"),
+        ({"/a": {"post": {"requestBody": {"$ref": "other.yaml#/Body"}}}}, "outside the document"),
+        ({"/a": {"$ref": "#/paths/~1a"}}, "circular"),
+        ({"/a/{id}": {"get": {}}}, "which is not a parameter"),
         ({"/a": {"get": {"parameters": [{"name": "x", "in": "body"}]}}}, "in 'body'"),
         ({"/a": {"get": {"parameters": [{"name": "x", "in": "path", "style": "form"}]}}}, "not for a path"),
     ],
@@ -176,7 +176,7 @@ def test_a_broken_schema_admits_anything_and_is_said() -> None:
     operation = {"parameters": [{"name": "q", "in": "query", "schema": {"$ref": "#/components/schemas/Gone"}}]}
     agent = read(document({"/a": {"get": {**operation, "responses": OK}}}))
     assert agent.capabilities[0].input_schema["properties"] == {"q": {}}
-    assert "is not there" in agent.card["simplified"][0]
+    assert "does not exist" in agent.card["simplified"][0]
 
 
 def test_unions_discriminators_and_files_are_kept() -> None:
@@ -235,7 +235,7 @@ def test_servers_are_resolved_and_their_variables_filled() -> None:
     paths.pop("/b")
     paths.pop("/c")
     assert one(given, address="http://h:1/docs/openapi.json").routes[0].address == "http://h:1"
-    with pytest.raises(SetupError, match="no whole address"):
+    with pytest.raises(SetupError, match="not an absolute address"):
         read(given)
     for url in ("https://evil.example/${HOME}", "https://u:pass@evil.example"):
         given["servers"] = [{"url": url}]
@@ -288,15 +288,15 @@ def test_one_credential_goes_by_the_scheme_that_fits(
 @pytest.mark.parametrize(
     ("body", "why"),
     [
-        (b"{", "cannot|can be read"),
-        (b"<html></html>", "not an OpenAPI document"),
-        (b'{"name": "x"}', "not an OpenAPI document"),
+        (b"{", "cannot|readable"),
+        (b"<html></html>", "answer with an OpenAPI document"),
+        (b'{"name": "x"}', "answer with an OpenAPI document"),
         (b'{"swagger": "2.0"}', "Swagger 2.0"),
         (b'{"openapi": "4.0.0"}', "'4.0.0'"),
-        (b"openapi: 3.1.0\ninfo: [", "can be read"),
-        (b"openapi: 3.1.0\na: &a [x]\nb: *c\n", "can be read"),
-        (b"openapi: 3.1.0\na: " + b"[" * 100_000, "can be read"),
-        (b"\n" * 65_536, "not an OpenAPI document"),
+        (b"openapi: 3.1.0\ninfo: [", "readable"),
+        (b"openapi: 3.1.0\na: &a [x]\nb: *c\n", "readable"),
+        (b"openapi: 3.1.0\na: " + b"[" * 100_000, "readable"),
+        (b"\n" * 65_536, "answer with an OpenAPI document"),
     ],
 )
 def test_what_is_no_document_is_refused_and_said(body: bytes, why: str) -> None:

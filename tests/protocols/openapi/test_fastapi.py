@@ -336,7 +336,7 @@ def test_redirects_stay_at_the_service(house: Hosted) -> None:
     assert value(call(house, "moved_moved_get"))["limit"] == 3
     away = failure(call(house, "away_away_get"))
     assert away.code == "malformed_response"
-    assert "redirects to another place" in away.message
+    assert "redirects to another address" in away.message
 
 
 def test_only_what_is_harmless_is_repeated(house: Hosted, shop: Service) -> None:

@@ -57,13 +57,13 @@ def find_powers(call: Call) -> frozenset[str]:
 def check_power(powers: frozenset[str], power: str) -> None:
     """Declined where the client cannot do this."""
     if power not in powers:
-        raise Declined(f"The caller's client lends no {_LENT[power]}: it did not declare {power!r}.")
+        raise Declined(f"The caller's client does not offer a {_LENT[power]}: it did not declare {power!r}.")
 
 
 def check_level(level: str) -> None:
     """SetupError for what is no level of log lines."""
     if level not in LEVELS:
-        raise SetupError(f"There is no log level {level!r}. The levels are {', '.join(LEVELS)}.")
+        raise SetupError(f"Unknown log level {level!r}. The levels are {', '.join(LEVELS)}.")
 
 
 # Questions
@@ -109,7 +109,7 @@ def _read_message(message: str | Mapping[str, Any]) -> dict[str, Any]:
     if isinstance(message, str):
         return {"role": "user", "content": {"type": "text", "text": message}}
     if message.get("role") not in ("user", "assistant") or "content" not in message:
-        raise SetupError('A message of ctx.sample is a text, or {"role": "user" or "assistant", "content": …}.')
+        raise SetupError('A message of ctx.sample must be a text, or {"role": "user" or "assistant", "content": …}.')
     content = message["content"]
     return {**message, "content": {"type": "text", "text": content} if isinstance(content, str) else content}
 
@@ -120,7 +120,7 @@ def _read_message(message: str | Mapping[str, Any]) -> dict[str, Any]:
 def read_sample(data: Any) -> Sample:
     """The answer of a model."""
     if not isinstance(data, Mapping) or "content" not in data:
-        raise MalformedResponse("The client's model answered with no message.")
+        raise MalformedResponse("The client's model did not answer with a message.")
     content = data["content"]
     blocks = tuple(block for block in (content if isinstance(content, list) else [content]) if isinstance(block, dict))
     return Sample(_text_of(list(blocks)), str(data.get("model") or ""), data.get("stopReason"), blocks)
@@ -130,7 +130,7 @@ def read_roots(data: Any) -> list[Root]:
     """The folders in an answer."""
     roots = data.get("roots") if isinstance(data, Mapping) else None
     if not isinstance(roots, list):
-        raise MalformedResponse("The client answered with no list of folders.")
+        raise MalformedResponse("The client did not answer with a list of folders.")
     return [Root(str(root["uri"]), root.get("name")) for root in roots if isinstance(root, Mapping) and "uri" in root]
 
 

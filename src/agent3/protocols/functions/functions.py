@@ -161,7 +161,7 @@ class _Base:
         if wanted is None:
             return f"q{self._count}"
         if not wanted or wanted in self._names:
-            raise SetupError(f"A question needs a name that no other has, got {wanted!r} again.")
+            raise SetupError(f"Each question needs a different name, got {wanted!r} again.")
         self._names.add(wanted)
         return wanted
 
@@ -207,7 +207,7 @@ class _Base:
         self._weight += sum(_EACH + _size(part) for part in parts)
         if self._weight > _MOST_SENT:
             name = f"{self._call.agent}/{self._call.capability}"
-            raise TooLarge(f"{name} handed over more than {_MOST_SENT} bytes piece by piece and was stopped.")
+            raise TooLarge(f"{name} yielded more than {_MOST_SENT} bytes and was stopped.")
 
 
 def _accepted(answer: Answer, question: Question) -> Any:
@@ -528,7 +528,7 @@ def _plain(value: Any, what: str, *, lossy: bool = False) -> Any:
             raise ValueError(f"it holds {number}")
         return msgspec.json.decode(encoded)
     except (TypeError, ValueError, RecursionError) as error:
-        raise TargetError(f"{what} gave something that is not JSON: {error}") from None
+        raise TargetError(f"{what} returned something that is not JSON: {error}") from None
 
 
 def _find_infinite(value: Any) -> float | None:
@@ -620,7 +620,9 @@ class Function:
             compiled(self.returns).check(value_of(outcome.parts), what="result")
         except Agent3Error as error:
             name = self.capability.name
-            raise MalformedResponse(f"{name} returned something that breaks its own type: {error.message}") from None
+            raise MalformedResponse(
+                f"{name} returned something that does not match its declared type: {error.message}"
+            ) from None
         return outcome
 
     async def _run_in_thread(self, call: Call, given: dict[str, Any], threads: Threads) -> Outcome:
@@ -800,11 +802,11 @@ class LocalAgent:
         called = name or fn.__name__
         if called in self.functions:
             raise SetupError(
-                f"{self.id}: there is a capability {called!r} already. Give one of them another name, as in "
-                f'@app.capability(name="…"), or take the first back with remove({called!r}).'
+                f"{self.id}: capability {called!r} already exists. Give one of them another name, as in "
+                f'@app.capability(name="…"), or remove the first with remove({called!r}).'
             )
         if inline and (signature.takes_context or signature.is_async or signature.streams):
-            raise SetupError(f"{called}: inline is for plain functions without ctx that never block.")
+            raise SetupError(f"{called}: inline is only for plain functions without ctx that never block.")
         capability = Capability(
             name=called,
             description=signature.description if description is None else description,
@@ -862,8 +864,8 @@ class LocalConnector:
             replayable = hints.replay or hints.idempotent or hints.read_only
             if call.entry == "answer" and function.capability.interactive and not replayable:
                 raise Interrupted(
-                    f"{agent.id}/{call.capability} was interrupted while it waited for an answer, and its author does "
-                    "not allow it to be replayed. Call it again."
+                    f"{agent.id}/{call.capability} was interrupted while it waited for an answer, and must "
+                    "not be replayed. Call it again."
                 )
         return function.run(call, self._threads)
 

@@ -108,20 +108,20 @@ def planner(agent: LocalAgent, invoke: Invoke) -> Capability:
 def parse_plan(steps: Sequence[Mapping[str, Any]]) -> tuple[PlanStep, ...]:
     """The steps of a plan, checked: names unique, references known, nothing waiting for itself."""
     if not 0 < len(steps) <= _MOST:
-        raise ValidationError(f"A plan has 1 to {_MOST} steps, got {len(steps)}.")
+        raise ValidationError(f"A plan must have 1 to {_MOST} steps, got {len(steps)}.")
     try:
         plan = tuple(msgspec.convert(dict(step), PlanStep) for step in steps)
     except msgspec.ValidationError as error:
         raise ValidationError(f"A step of the plan is malformed: {error}") from None
     names = [step.id for step in plan]
     if double := {name for name in names if names.count(name) > 1}:
-        raise ValidationError(f"Step {sorted(double)[0]!r} stands twice in the plan; give each an id of its own.")
+        raise ValidationError(f"Step {sorted(double)[0]!r} occurs twice in the plan; give each its own id.")
     for step in plan:
         for other in needs(step):
             if other not in names:
                 near = nearest(other, names)
                 raise ValidationError(
-                    f"Step {step.id!r} waits for {other!r}, which is not in the plan."
+                    f"Step {step.id!r} depends on {other!r}, which is not in the plan."
                     + (f" Did you mean {near!r}?" if near else "")
                 )
     _make_order(plan)
@@ -133,7 +133,7 @@ def _make_order(plan: Sequence[PlanStep]) -> TopologicalSorter[str]:
     try:
         order.prepare()
     except CycleError as error:
-        raise ValidationError(f"The steps {' → '.join(error.args[1])} wait for one another.") from None
+        raise ValidationError(f"The steps {' → '.join(error.args[1])} depend on one another.") from None
     return order
 
 
@@ -183,7 +183,7 @@ def _at(path: str, results: Mapping[str, Any]) -> Any:
         try:
             here = here[int(name)] if isinstance(here, list) else here[name]
         except (KeyError, IndexError, ValueError, TypeError):
-            raise ValidationError(f"${{{path}}} is not in the results: there is no {name!r}.") from None
+            raise ValidationError(f"${{{path}}} is not in the results: {name!r} does not exist.") from None
     return here
 
 
@@ -227,7 +227,7 @@ class _PlanRun:
             if name not in self._steps:
                 near = nearest(name, self._steps)
                 hint = f" Did you mean {near!r}?" if near else ""
-                raise ValidationError(f"Step {name!r} is said to be done, but is not in the plan.{hint}")
+                raise ValidationError(f"Step {name!r} is given as done, but is not in the plan.{hint}")
             self._items[name] = Item(name, "success", result=result)
 
     async def finish(self) -> list[Item]:
@@ -273,7 +273,7 @@ async def _item(step: PlanStep, call: Callable[[], Awaitable[Mapping[str, Any]]]
         # One call must not take the others' results with it, whatever it dies of.
         log.exception("step %s: %s failed unexpectedly", step.id, step.tool)
         text = f"{type(error).__name__}: {str(error)[:500]}"
-        failure = Agent3Error(f"{step.tool!r} failed with {text}. The log says more.")
+        failure = Agent3Error(f"{step.tool!r} failed with {text}. See the log.")
     return Item(step.id, "error", error=failure.to_dict())
 
 
@@ -295,7 +295,7 @@ async def run_batch(
 ) -> list[Item]:
     """Independent calls at once, each with its own status, in the order given. Cancelling it cancels all that run."""
     if not 0 < len(calls) <= _MOST_CALLS:
-        raise ValidationError(f"A batch has 1 to {_MOST_CALLS} calls, got {len(calls)}.")
+        raise ValidationError(f"A batch must have 1 to {_MOST_CALLS} calls, got {len(calls)}.")
     return await _Batch(calls, invoke, parallel, stop_on_error).finish()
 
 
@@ -314,7 +314,7 @@ class _Batch:
             await asyncio.wait(tasks)
         finally:
             await _end(tasks)
-        canceled = Canceled("Another call of the batch failed before this was done.").to_dict()
+        canceled = Canceled("Another call of the batch failed first.").to_dict()
         return [
             Item(call.id, "canceled", error=canceled) if task.cancelled() else task.result()
             for call, task in zip(self._calls, tasks, strict=True)

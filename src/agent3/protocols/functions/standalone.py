@@ -104,7 +104,7 @@ class Standalone:
         if not self.durable:
             agent.id = f"{agent.id}#{next(self._numbers)}"
         elif agent.id in self._connector.agents:
-            raise Conflict(f"There is an agent {agent.id!r} in this core already. Give each a name of its own.")
+            raise Conflict(f"Agent {agent.id!r} already exists in this core. Give each its own name.")
         self._connector.add(agent)
 
     def reach(self, protocol: str, connector: Connector) -> Connector:
@@ -263,7 +263,7 @@ class Standalone:
     async def _open(self) -> Gateway:
         settings, url = self._settings, self._settings.storage.url
         if not url:
-            log.info("no database was given: jobs and ledger live in memory and end with the process")
+            log.info("no database was given: jobs and ledger are kept in memory and end with the process")
         most = settings.storage.max_bytes if url else _MOST_BYTES
         database, blobs = await _open_database(settings, url, most)
         try:
@@ -306,7 +306,7 @@ class Standalone:
             await core.ledger.flush()
             await core.database.write(forget_oldest)
         except StorageError as error:
-            log.warning("the rows in memory were not trimmed, which is tried again: %s", error)
+            log.warning("the rows in memory were not trimmed, retrying: %s", error)
 
     async def _lookup(self, agent_id: str, name: str) -> Target:
         adopted = self._adopted.get(agent_id)
@@ -364,7 +364,7 @@ def _close_all() -> None:
     try:
         bridge.run(_aclose_all(left), _AT_EXIT)
     except Exception as error:  # noqa: BLE001 - the program ends: there is no caller to raise it to
-        log.warning("the core was not closed in order: %s", error)
+        log.warning("the core was not closed properly: %s", error)
 
 
 # Where the interpreter still lends threads, which it no longer does when it comes to ``atexit``.
@@ -374,7 +374,7 @@ getattr(threading, "_register_atexit", atexit.register)(_close_all)
 async def _aclose_all(cores: Sequence[Standalone]) -> None:
     for ended in await asyncio.gather(*(core.aclose() for core in cores), return_exceptions=True):
         if isinstance(ended, BaseException):
-            log.warning("the core was not closed in order: %s", ended)
+            log.warning("the core was not closed properly: %s", ended)
 
 
 if hasattr(os, "register_at_fork"):

@@ -68,8 +68,8 @@ class Threads:
             held = ""
         if held:
             error = Unavailable(
-                f"{held} held by functions that did not return although their time was over. Give what they wait for a "
-                "timeout of its own, or start the process again."
+                f"{held} blocked by functions that did not return after their timeout. Give what they wait "
+                "for a timeout of its own, or restart the process."
             )
             error.sent = False
             raise error
@@ -96,7 +96,7 @@ class Threads:
                 visit.left = True
                 room.stuck += 1
                 if room.stuck == self._each:
-                    log.warning("%s: its %d threads are all held by functions without a caller", agent, self._each)
+                    log.warning("%s: its %d threads are all blocked by functions without a caller", agent, self._each)
             raise
 
     def close(self) -> None:

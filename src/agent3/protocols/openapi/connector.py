@@ -51,7 +51,7 @@ class Artifacts:
     """Where files of callers are; the gateway gives one."""
 
     async def get(self, principal: Principal, artifact: str) -> File:
-        raise SetupError("This connector was made without a store of artifacts. Give the file as text or data.")
+        raise SetupError("This connector has no store of artifacts. Pass the file as text or data.")
 
 
 class OpenAPIConnector:
@@ -98,10 +98,10 @@ class OpenAPIConnector:
             response = await _whole(gate, Request("GET", address, headers), MOST_BYTES, _FETCH_SECONDS)
         place = urlsplit(address).netloc.rpartition("@")[2]
         if response.status in (401, 403):
-            text = f"{place} does not show its document (HTTP {response.status})."
+            text = f"{place} refuses access to its document (HTTP {response.status})."
             raise TargetRefused(text, data={"status": response.status, "signIn": False})
         if response.status != 200:
-            raise MalformedResponse(f"{place} has no OpenAPI document there (HTTP {response.status}).")
+            raise MalformedResponse(f"{place} has no OpenAPI document at this address (HTTP {response.status}).")
         return await asyncio.to_thread(parse, response.body, place)
 
     # Calling
@@ -167,8 +167,8 @@ class OpenAPIConnector:
             return result_of(response, operation.method)
         if response.status in _REDIRECTS:
             raise MalformedResponse(
-                f"{call.agent} redirects to another place (HTTP {response.status}), which is not followed. Add the "
-                "document with the final address of its server.",
+                f"{call.agent} redirects to another address (HTTP {response.status}), which is not followed. "
+                "Add the document with the final address of its server.",
                 data={"status": response.status, HTTP_STATUS: response.status},
             )
         raise error_of(response, call.agent, self._env.now())
@@ -227,8 +227,8 @@ def _check_secret_goes(home: str, server: str) -> None:
     there = urlsplit(server)
     if there.scheme != "https" and there.hostname != urlsplit(home).hostname:
         raise SetupError(
-            f"The document of {urlsplit(home).hostname} sends the credential to {server} without TLS, so it was not "
-            "added. Add a document that names an https address."
+            f"The document of {urlsplit(home).hostname} sends the credential to {server} without TLS, so it "
+            "was not added. Use a document with an https address."
         )
 
 

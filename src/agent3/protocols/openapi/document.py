@@ -70,12 +70,12 @@ class Document:
             if not isinstance(node, Mapping) or not isinstance(node.get("$ref"), str):
                 return node
             node = self.at(node["$ref"])
-        raise BrokenReference("it refers in a circle")
+        raise BrokenReference("it contains a circular reference")
 
     def at(self, reference: str) -> Any:
         """What stands at a reference."""
         if not reference.startswith("#"):
-            raise BrokenReference(f"{reference[:100]!r} is outside of the document")
+            raise BrokenReference(f"{reference[:100]!r} is outside the document")
         node: Any = self.content
         for piece in reference[1:].split("/")[1:]:
             name = unquote(piece).replace("~1", "/").replace("~0", "~")
@@ -84,7 +84,7 @@ class Document:
             elif isinstance(node, list) and name.isascii() and name.isdigit() and int(name[:9]) < len(node):
                 node = node[int(name[:9])]
             else:
-                raise BrokenReference(f"{reference[:100]!r} is not there")
+                raise BrokenReference(f"{reference[:100]!r} does not exist")
         return node
 
 
@@ -99,17 +99,17 @@ def parse(content: bytes, where: str) -> Document:
     It takes seconds for a large one: not for the event loop.
     """
     if len(content) > MOST_BYTES:
-        raise TooLarge(f"The document of {where} has {len(content)} bytes; at most {MOST_BYTES} are read.")
+        raise TooLarge(f"The document of {where} has {len(content)} bytes; the maximum is {MOST_BYTES}.")
     try:
         if content.lstrip()[:1] not in (b"{", b"["):
             if not looks_like_openapi(content):
-                raise MalformedResponse(f"{where} answered with something that is not an OpenAPI document.")
+                raise MalformedResponse(f"{where} did not answer with an OpenAPI document.")
             content = _yaml_to_json(content)
         if content.count(b",") > 1.5 * _LIMITS.nodes:  # those between values; the rest may stand in texts
-            raise TooLarge(f"The document of {where} holds too many values; at most {_LIMITS.nodes} are read.")
+            raise TooLarge(f"The document of {where} has too many values; the maximum is {_LIMITS.nodes}.")
         found = _decode(content)
     except (msgspec.DecodeError, RecursionError, ValueError) as error:
-        raise MalformedResponse(f"{where} has no OpenAPI document that can be read: {str(error)[:200]}") from None
+        raise MalformedResponse(f"{where} has no readable OpenAPI document: {str(error)[:200]}") from None
     return read(found, where)
 
 
@@ -127,7 +127,7 @@ def _yaml_to_json(content: bytes) -> bytes:
     except subprocess.TimeoutExpired:
         raise ValueError("reading it takes too long") from None
     if done.returncode in (_TOO_MUCH, -signal.SIGKILL, -signal.SIGXCPU):
-        raise TooLarge("The document holds too much to be read.")
+        raise TooLarge("The document is too large to be read.")
     if done.returncode:
         why = done.stderr.decode("utf-8", "replace").strip() if done.returncode > 0 else "it is nested without end"
         raise ValueError(why[-200:])
@@ -149,16 +149,16 @@ def _decode(content: bytes | msgspec.Raw) -> Any:
 def read(content: Any, where: str) -> Document:
     """The document in a value that was parsed already."""
     if not isinstance(content, dict) or not ("openapi" in content or "swagger" in content):
-        raise MalformedResponse(f"{where} answered with something that is not an OpenAPI document.")
+        raise MalformedResponse(f"{where} did not answer with an OpenAPI document.")
     if "openapi" not in content:
         raise MalformedResponse(
-            f"{where} has a document of Swagger {str(content['swagger'])[:10]}. Convert it to OpenAPI 3, with a tool "
-            "such as swagger2openapi, and add the file."
+            f"{where} has a document of Swagger {str(content['swagger'])[:10]}. Convert it to OpenAPI 3, for "
+            "example with swagger2openapi, and add the file."
         )
     if GATEWAY in content:
         raise MalformedResponse(f"{where} is an agent3 gateway. Add it by its MCP address, which ends with /mcp.")
     version = str(content["openapi"])
     if not _VERSION.fullmatch(version):
-        raise MalformedResponse(f"{where} has a document of OpenAPI {version[:20]!r}; 3.0, 3.1 and 3.2 are known.")
+        raise MalformedResponse(f"{where} has a document of OpenAPI {version[:20]!r}; supported are 3.0, 3.1 and 3.2.")
     check_shape(content, _LIMITS, "document")
     return Document(content, version)

@@ -62,10 +62,10 @@ async def build_request(operation: Operation, server: str, given: Any, *, fetch:
         else:
             headers[parameter.name] = _header(parameter.name, value, parameter.explode)
     if missing := sorted(set(re.findall(r"\{([^{}]*)\}", path)) - set(pieces)):
-        raise ValidationError(f"Parameter {missing[0]!r} is part of the path and must be given.")
+        raise ValidationError(f"Parameter {missing[0]!r} is part of the path and is required.")
     path = re.sub(r"\{([^{}]*)\}", lambda match: pieces[match[1]], path)
     if any(segment in (".", "..") for segment in path.split("/")):
-        raise ValidationError("A parameter of the path is . or .., which would lead to another place.")
+        raise ValidationError("A path parameter must not be . or .., which would lead to another path.")
     if cookies:
         headers["Cookie"] = "; ".join(f"{name}={value}" for name, value in cookies)
     query = "&".join(f"{name}={value}" for name, value in pairs)
@@ -93,7 +93,9 @@ def _header(name: str, value: Any, explode: bool) -> str:
     else:
         text = to_text(value)
     if not text.isascii() or not text.isprintable():
-        raise ValidationError(f"Parameter {name!r} goes into a header, which takes printable ASCII characters only.")
+        raise ValidationError(
+            f"Parameter {name!r} is sent as a header, which may contain printable ASCII characters only."
+        )
     return text
 
 
@@ -170,12 +172,12 @@ async def _file(name: str, value: Any, fetch: Fetch) -> File:
     try:
         return File(base64.b64decode(str(given.get("data", "")), validate=True), file_name, media_type)
     except (binascii.Error, ValueError):
-        raise ValidationError(f"Parameter {name!r}: its data is not base64.") from None
+        raise ValidationError(f"The data of parameter {name!r} is not base64.") from None
 
 
 def _media_type(name: str, text: str) -> str:
     if not re.fullmatch(r"[\w.+-]{1,100}/[\w.+-]{1,100}(;[ -~]{0,200})?", text):
-        raise ValidationError(f"Parameter {name!r}: {text[:60]!r} is no media type.")
+        raise ValidationError(f"Parameter {name!r}: {text[:60]!r} is not a media type.")
     return text
 
 

@@ -51,7 +51,7 @@ _NAME = re.compile(r"[^A-Za-z0-9_.-]+")
 
 FILE: dict[str, Any] = {
     "type": "object",
-    "description": "A file: its content as text, as base64 in data, or as the id of an artifact.",
+    "description": "A file: its content as text, as base64 in data, or the id of an artifact.",
     "properties": {
         "name": {"type": "string", "description": "File name"},
         "media_type": {"type": "string"},
@@ -121,8 +121,8 @@ def describe(document: Document, route: Route, address: str | None) -> Agent:
         agent = _Reader(document, route, address, detail).read()
         if len(encode(agent)) <= _MOST_STORED:
             return agent
-        log.info("%s: its schemas are simplified, since all of them are too large", agent.id)
-    raise TooLarge(f"The operations of the document are too large to be kept: more than {_MOST_STORED} bytes.")
+        log.info("%s: its schemas are simplified, since they are too large together", agent.id)
+    raise TooLarge(f"The operations of the document are too large to be stored: more than {_MOST_STORED} bytes.")
 
 
 @dataclass
@@ -150,11 +150,11 @@ class _Reader:
             capabilities.append(capability)
             if len(capabilities) > MOST_OPERATIONS:
                 raise TooLarge(
-                    f"{title or 'The document'} has more than {MOST_OPERATIONS} operations. Add a document with those "
-                    "that you need."
+                    f"{title or 'The document'} has more than {MOST_OPERATIONS} operations. Add a document "
+                    "with only those that you need."
                 )
         if not capabilities:
-            why_not = f" Left out: {'; '.join(self.skipped[:3])}." if self.skipped else ""
+            why_not = f" Skipped: {'; '.join(self.skipped[:3])}." if self.skipped else ""
             raise MalformedResponse(f"{title or 'The document'} has no operation that can be called.{why_not}")
         servers = sorted({capability.routes[0].address for capability in capabilities})
         host = urlsplit(servers[0]).hostname or "service"
@@ -210,12 +210,12 @@ class _Reader:
             if accepted(taken):
                 break
         else:
-            raise _Skipped("its input schema is beyond what can be checked")
+            raise _Skipped("its input schema is too complex to validate")
         given, accept = self._response(operation)
         if schemas.broken:
-            self.loose.append(f"{name}: {schemas.broken[0]}; any value is taken there")
+            self.loose.append(f"{name}: {schemas.broken[0]}; any value is accepted there")
         elif detail is not self.detail:
-            self.loose.append(f"{name}: its input schema is large, and checked in part")
+            self.loose.append(f"{name}: its input schema is large, and only partly validated")
         scheme = self._scheme(operation)
         plan = Operation(
             method=method.upper(),
@@ -282,8 +282,9 @@ class _Reader:
             url = urljoin(self.address.partition("?")[0], url)
         if not url.startswith(("http://", "https://")):
             raise SetupError(
-                f"The document names its server as {url[:100]!r}, which is no whole address. Add the document by its "
-                "address instead of as a file, or write the address of the server into it: servers: [{url: https://…}]"
+                f"The document names its server as {url[:100]!r}, which is not an absolute address. Add the "
+                "document by its address instead of as a file, or add the address of the server to it: "
+                f"servers: [{{url: https://…}}]"
             )
         return check_query(url.partition("#")[0].partition("?")[0]).rstrip("/")
 
@@ -378,7 +379,9 @@ class _Form:
             self.key_header = name
         style = given.get("style") or STYLES[place][0]
         if style not in STYLES[place]:
-            raise _Skipped(f"its parameter {name[:60]!r} has the style {str(style)[:60]!r}, which is not for a {place}")
+            raise _Skipped(
+                f"its parameter {name[:60]!r} has the style {str(style)[:60]!r}, which is not valid in a {place}"
+            )
         content = _mapping(given.get("content"))
         schema = _mapping(next(iter(content.values()), {})).get("schema") if content else given.get("schema")
         converted = self._schemas.convert(schema)
@@ -408,7 +411,7 @@ class _Form:
         wanted = set(re.findall(r"\{([^{}]*)\}", path))
         known = {parameter.name for parameter in self.parameters if parameter.place == "path"}
         if missing := sorted(wanted - known):
-            raise _Skipped(f"its path has {{{missing[0][:60]}}}, which is no parameter")
+            raise _Skipped(f"its path contains {{{missing[0][:60]}}}, which is not a parameter")
         unused = known - wanted
         self.parameters = [one for one in self.parameters if one.place != "path" or one.name in wanted]
         for name in unused:

@@ -98,7 +98,8 @@ class OpenAPI(Protocol):
             raise refusal
         if wish.way == "machine":
             raise SetupError(
-                "A machine signs in to a service by --credential env:NAME, with CLIENT:SECRET as the value of NAME."
+                "For a machine sign-in to a service, use --credential env:NAME, with CLIENT:SECRET as the "
+                "value of NAME."
             )
         document, address = found.document, None
         if document is None:
@@ -163,10 +164,10 @@ def _read_given(given: Any) -> Document:
     try:
         if isinstance(given, Path):
             if given.stat().st_size > MOST_BYTES:
-                raise SetupError(f"{given.name} is larger than the {MOST_BYTES} bytes that are read.")
+                raise SetupError(f"{given.name} is larger than {MOST_BYTES} bytes, the maximum.")
             return parse(given.read_bytes(), given.name)
-        return read(dict(given), "What was given")
+        return read(dict(given), "The given document")
     except OSError as error:
-        raise SetupError(f"{given} cannot be read: {error.strerror}.") from None
+        raise SetupError(f"Cannot read {given}: {error.strerror}.") from None
     except (MalformedResponse, TargetError) as error:
         raise SetupError(error.message) from None
