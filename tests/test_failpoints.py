@@ -115,7 +115,7 @@ def test_a_delay_waits_and_then_goes_on() -> None:
 @pytest.mark.parametrize(
     ("text", "words"),
     [
-        ("nowhere=error", "no place 'nowhere'.*storage.commit"),
+        ("nowhere=error", "unknown place 'nowhere'.*storage.commit"),
         ("ledger.write=explode", "cannot be read"),
         ("ledger.write", "cannot be read"),
         ("ledger.write=error:x", "cannot be read"),

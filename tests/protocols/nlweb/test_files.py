@@ -71,7 +71,7 @@ def test_an_interface_survives_its_file(tmp_path: Path, interface: NLWebInterfac
         (("selector: .more", 'selector: "#m-{id}"'), r"step 4\.1 of 'buy' \(click .*outside a quoted string"),
         (
             ('"#count"', '"#count", valeu: 3'),
-            r"step 2 of 'buy' \(valeu\): there is no such field; did you mean 'value'\?",
+            r"step 2 of 'buy' \(valeu\): unknown field; did you mean 'value'\?",
         ),
         (("base_url: https", "base_url: ftp"), "must start with https"),
         (("type: object", "type: objekt"), "input_schema of 'buy' is not a JSON Schema"),
