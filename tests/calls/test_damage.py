@@ -188,7 +188,7 @@ def test_a_rating_that_has_changed_does_not_count_and_is_counted_as_lost(
         await reputation.rate("pizza", "bob", 3)
         await database.many(f"UPDATE feedback SET {change} WHERE principal = ?", [("alice",)])
         assert await reputation.of("pizza") == Rating(1, 3.0)
-        assert "1 ratings of agent pizza are damaged and do not count" in caplog.text
+        assert "1 damaged ratings of agent pizza" in caplog.text
         assert b'agent3_events_dropped_total{reason="undecodable row"} 1.0' in metrics.render()[0]
 
     on(story)

@@ -142,7 +142,7 @@ def test_a_caller_sees_its_own_calls_and_of_a_refusal_what_it_was_told(url: str)
         assert await ids(database, ALICE, code="capability_not_found") == ["00002"]
         assert await ids(database, OPERATOR, status="denied") == ["00002"]
         reading = History(database, SeededEnv())
-        with pytest.raises(NotFound, match="no call '00001'"):
+        with pytest.raises(NotFound, match="Call '00001' is not in"):
             await reading.get(ALICE, "00001")
         assert (await reading.get(OPERATOR, "00001"))["turns"][0]["caller"] == "bob"
         (told,) = (await reading.get(ALICE, "00002"))["turns"]

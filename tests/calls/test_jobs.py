@@ -72,7 +72,7 @@ def test_one_key_with_another_body_is_a_conflict(url: str) -> None:
             {"parts": (Part(text="hi"),)},
         )
         for other in others:
-            with pytest.raises(Conflict, match="another call"):
+            with pytest.raises(Conflict, match="different call"):
                 await jobs.open(a_call(key="k", **{"input": {"a": 1, "b": 2}, **other}))
 
     on(url, story)
@@ -565,7 +565,7 @@ def test_a_key_is_known_only_with_its_call(url: str) -> None:
         job, _ = await jobs.open(a_call(key="k"))
         assert await jobs.find_by_key(a_call(key="k")) == job
         assert await jobs.find_by_key(a_call(BOB, key="k")) is None
-        with pytest.raises(Conflict, match="another call"):
+        with pytest.raises(Conflict, match="different call"):
             await jobs.find_by_key(a_call(key="k", input={"else": 1}))
 
     on(url, story)

@@ -82,7 +82,7 @@ def test_of_too_many_dead_letters_the_oldest_go_and_it_is_counted_and_logged(
             )
         assert [letter.message for letter in await letters.latest()] == ["4", "3", "2"]
         assert b'agent3_dead_letters_dropped_total{place="calls"} 2.0' in metrics.render()[0]
-        assert "were dropped: 3 are kept" in caplog.text
+        assert "oldest dead letters of calls; 3 are kept" in caplog.text
         many = DeadLetters(database, world, 0, metrics)
         await many.bury(replace(a_call(), live=Turn(None, Capability(name="do"))), Failed("unavailable", "5"))
         assert len(await many.latest()) == 4

@@ -95,7 +95,7 @@ async def invalid_input_never_arrives(order: Order) -> None:
     schema = {"type": "object", "properties": {"text": {"type": "string", "maxLength": 5}}, "required": ["text"]}
     target = Script()
     async with rig(target, order=order, input_schema=schema) as it:
-        too_long = await it.call(input=None, parts=(Part(text="too long for it"),))
+        too_long = await it.call(input=None, parts=(Part(text="too long for the model"),))
         assert isinstance(too_long, Failed)
         assert too_long.code == "invalid_input"
         assert not target.calls

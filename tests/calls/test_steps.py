@@ -505,7 +505,7 @@ def test_bad_answers_are_asked_for_again_and_good_ones_kept() -> None:
     twice = a_call(entry="answer", questions=again.questions, answers={"s": Answer("accept", "d")})
     third = through(alone(Validate), target, twice)
     assert isinstance(third, Needs)
-    assert third.questions[0].text.count("not taken") == 1
+    assert third.questions[0].text.count("invalid") == 1
 
 
 def test_who_answers_one_after_the_other_has_done_nothing_wrong_and_the_target_hears_all() -> None:

@@ -533,7 +533,7 @@ def test_a_job_that_cannot_be_read_stalls_no_other_approval() -> None:
     [
         (ApprovalRule(arguments={"amount": "=> 100"}), "is not a comparison"),
         (ApprovalRule(arguments={"amount": "> much"}), "not a number"),
-        (ApprovalRule(hours=-3), "below 0"),
+        (ApprovalRule(hours=-3), "must not be negative"),
     ],
 )
 def test_a_rule_that_would_never_ask_stops_the_start(rule: ApprovalRule, says: str) -> None:

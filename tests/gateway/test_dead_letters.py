@@ -115,7 +115,7 @@ def test_queues_have_theirs_beside_them(tmp_path: Path) -> None:
             assert [each["reason"] for each in shown["history"]] == ["poison"]
             assert (await replay(server.gateway, one["id"], twice=True)).status == "queued"
             assert await letters.find(Wanted(queue="mail:out")) == []
-            with pytest.raises(NotFound, match="no dead letter"):
+            with pytest.raises(NotFound, match="does not exist"):
                 await replay(server.gateway, one["id"], twice=True)
             queue = Queue(server.database, "mail:out", metrics=Metrics())
             assert len(await queue.claim()) == 1

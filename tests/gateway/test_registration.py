@@ -206,7 +206,7 @@ def test_a_changed_server_is_brought_up_to_date(tmp_path: Path) -> None:
 
 
 WRONG = [
-    ("", "Nothing was given"),
+    ("", "Nothing to add"),
     ("ftp://example.com/mcp", "'ftp' addresses"),
     ("missing.json", "cannot be read"),
     ("{not json}", "not JSON"),

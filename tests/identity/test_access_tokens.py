@@ -413,8 +413,8 @@ BAD = [
     (OAuth(issuers=("https://login.example.com",), resource="https://gatewäy.example.com"), "oauth.resource"),
     (OAuth(issuers=("https://login.example.com",), resource=RESOURCE, scopes=('a"b',)), "oauth.scopes"),
     (OAuth(issuers=("http://login.example.com",), resource=RESOURCE), "https://"),
-    (OAuth(issuers=("https://me@login.example.com",), resource=RESOURCE), "without user"),
-    (OAuth(issuers=("https://login.example.com?x=1",), resource=RESOURCE), "without user"),
+    (OAuth(issuers=("https://me@login.example.com",), resource=RESOURCE), "no user"),
+    (OAuth(issuers=("https://login.example.com?x=1",), resource=RESOURCE), "no user"),
 ]
 
 

@@ -319,7 +319,7 @@ def test_a_consumer_that_never_answers_uses_up_the_attempts(url: str) -> None:
         assert (await one(queue)).body == b"next"
         (letter,) = await queue.dead()
         assert [attempt.number for attempt in letter.history] == [1, 2]
-        assert "lease ended" in letter.reason
+        assert "lease expired" in letter.reason
         assert 'dead_letters_total{code="queue"} 1.0' in queue._metrics.render()[0].decode()
 
     on_queue(url, story, SMALL)

@@ -538,7 +538,7 @@ def test_a_stranger_cannot_redirect_us_to_a_registered_inner_host() -> None:
             # The stranger is reached over loopback here by the general switch, not by registration.
             policy = inner.policy(allow_loopback=True)
             async with opened(policy, resolver=to_loopback) as gate:
-                with pytest.raises(SecurityError, match="direct calls only"):
+                with pytest.raises(SecurityError, match="called directly only"):
                     await gate.request("GET", stranger.url(host="stranger.test"), follow=True)
                 assert inner.connections == 0
 
@@ -754,7 +754,7 @@ def test_a_connection_that_breaks_after_sending_says_that_it_was_sent() -> None:
         expected = [
             (b"", Unavailable, "before it answered"),
             (b"HTTP/1.1 200 OK\r\nContent-Length: 10\r\n\r\nhalf", Unavailable, "broke off"),
-            (b"SSH-2.0-OpenSSH\r\n\r\n", MalformedResponse, "not HTTP"),
+            (b"SSH-2.0-OpenSSH\r\n\r\n", MalformedResponse, "did not answer with HTTP"),
         ]
         for reply, error, text in expected:  # noqa: B007
             async with opened(policy, resolver=to_loopback) as gate:

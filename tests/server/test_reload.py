@@ -108,7 +108,7 @@ def test_the_settings_are_read_again(tmp_path: Path) -> None:
             gateway.call("greeter", input={"name": "Ada"})
         settings.write_text('[[rules]]\neffect = "deny"\n')
         until(lines, "agent3 serves at", 2)
-        with Client(url) as gateway, pytest.raises(AccessError, match="No rule allows"):
+        with Client(url) as gateway, pytest.raises(AccessError, match="no rule allows"):
             gateway.call("greeter", input={"name": "Ada"})
 
 

@@ -192,7 +192,7 @@ WRONG = [
     ("nowhere:agent", "no module 'nowhere'"),
     ("nowhere", "no module 'nowhere'"),
     ("nowhere.py:agent", "no file 'nowhere.py'"),
-    ("folder/nowhere.py", "no file 'folder/nowhere.py'"),
+    ("folder/nowhere.py", "the file 'folder/nowhere.py' does not exist"),
     ("empty", "it contains no App"),
     ("empty.py", "it contains no App"),
     ("bare.py:app", "'bare' has no capability"),

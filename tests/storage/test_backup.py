@@ -142,7 +142,7 @@ def test_nothing_is_replaced_unasked(tmp_path: Path, file: Path, blobs: Path) ->
 def test_without_a_database_or_a_backup_there_is_nothing_to_do(tmp_path: Path, file: Path) -> None:
     with pytest.raises(NotFound, match="no database"):
         back_up(file, None, tmp_path / "x.tar")
-    with pytest.raises(NotFound, match="no backup"):
+    with pytest.raises(NotFound, match="does not exist"):
         restore(tmp_path / "x.tar", file, None)
     assert not file.exists()
 

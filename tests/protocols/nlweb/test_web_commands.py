@@ -327,7 +327,7 @@ def test_cookies_of_this_machine_serve_a_run_without_a_gateway_unless_it_is_fres
         (("learn", "http://10.0.0.1/"), 4, "AGENT3_HOSTS"),
         (("learn", "http://127.0.0.1:9/"), 5, "http://127.0.0.1:9 cannot be reached: connection refused"),
         (("learn", "http://127.0.0.1:9/", "--out", "shop.txt"), 2, "Call it shop.yaml"),
-        (("learn", "http://127.0.0.1:9/", "--out", "no/shop.yaml"), 2, "There is no folder no"),
+        (("learn", "http://127.0.0.1:9/", "--out", "no/shop.yaml"), 2, "The folder no"),
         (("record", "shop.example", "--headless"), 2, "Did you mean https://shop.example ?"),
         (("record", "http://127.0.0.1:9/", "--headless"), 5, "cannot be reached"),
         (("run", "http://127.0.0.1:9/", "click on x"), 5, "cannot be reached"),
