@@ -158,7 +158,9 @@ cores = st.builds(
 )
 calls = st.fixed_dictionaries(
     {
-        "input": st.sampled_from([None, {}, {"text": "hi"}, {"text": "too long for the model"}, {"n": 3}, {"n": "x"}, float]),
+        "input": st.sampled_from(
+            [None, {}, {"text": "hi"}, {"text": "too long for the model"}, {"n": 3}, {"n": "x"}, float]
+        ),
         "parts": st.sampled_from([(), (Part(text="hi"),), (Part(text='{"n": 3}'),)]),
         "input_mode": st.sampled_from([None, "text/plain", "application/json"]),
         "principal": st.sampled_from(

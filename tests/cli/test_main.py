@@ -573,7 +573,7 @@ def test_a_person_at_a_terminal_is_asked_until_the_answer_fits(running: Process)
     with Terminal(running.data, "call", "pizza", "a pizza") as terminal:
         terminal.until("Which size: small, medium or large?")
         terminal.type("huge\n")
-        terminal.until("not taken")
+        terminal.until("invalid: ")
         terminal.type("large\n")
         terminal.until("Which topping?")
         terminal.type("tuna\n")
@@ -633,7 +633,7 @@ def test_a_number_is_read_as_a_number_at_a_terminal(running: Process) -> None:
                 terminal.type(f"{turn}\n")
         assert terminal.end() == 0
         assert "it was" in terminal.seen.lower()
-        assert "not taken" not in terminal.seen
+        assert "invalid: " not in terminal.seen
 
 
 def test_a_person_who_starts_the_stdio_server_by_hand_is_told_what_it_is_for(tmp_path: Path) -> None:

@@ -146,7 +146,7 @@ def test_texts_answer_questions_of_every_kind() -> None:
             for said in ("3", "true", '["a", "b"]', "42"):
                 assert isinstance(asked, Needs)
                 assert asked.job is not None
-                assert "not taken" not in asked.questions[0].text
+                assert "invalid: " not in asked.questions[0].text
                 asked = await server.gateway.reply(ME, asked.job, said)
             assert isinstance(asked, Done)
             assert value_of(asked.parts) == {"many": 3, "sure": True, "which": ["a", "b"], "name": "42"}
@@ -185,7 +185,7 @@ def test_several_questions_can_be_answered_one_after_the_other() -> None:
                 outcome = await server.gateway.reply(ME, str(outcome.job), said)
                 assert isinstance(outcome, Needs)
                 assert len(outcome.questions) == left
-                assert ("not taken" in outcome.questions[0].text) == (said == "seven")
+                assert ("invalid: " in outcome.questions[0].text) == (said == "seven")
             assert isinstance(outcome, Needs)
             outcome = await server.gateway.reply(ME, str(outcome.job), "Yes.")
             assert isinstance(outcome, Done)

@@ -197,7 +197,7 @@ def test_a_wrong_answer_is_asked_again_of_the_same_person(way: Way, served: Proc
             assert body(result)["result"]["size"] == "small"
 
     run(story())
-    assert "not taken" in person.asked[1]
+    assert "invalid: " in person.asked[1]
 
 
 @pytest.mark.requirement("AC-16")

@@ -138,7 +138,7 @@ def test_over_mcp_the_model_reads_that_it_waits_and_nobody_is_elicited(url: str)
     request = urllib.request.Request(f"{url}/agents/bank/mcp", body, sent)
     with urllib.request.urlopen(request, timeout=60) as answer:
         text = answer.read().decode()
-    assert "waits for others" in text
+    assert "waits for an approval" in text
     assert "elicitation/create" not in text
 
 

@@ -113,7 +113,7 @@ def test_what_cannot_be_an_agent_is_told_so() -> None:
         build_agent(object())
     with pytest.raises(SetupError, match="without arguments"):
         build_agent(Mount)
-    with pytest.raises(SetupError, match="no name of its own"):
+    with pytest.raises(SetupError, match="has no name"):
         build_agent(lambda text: text)
 
 

@@ -208,7 +208,7 @@ def test_where_there_is_no_card_is_said(agents: dict[Any, Peer]) -> None:
         tell(_nothing, f"{peer.url}/nowhere/card.json")
     peer.refuse = lambda path, headers: JSONResponse({"name": "x"})
     try:
-        with pytest.raises(MalformedResponse, match="names no address"):
+        with pytest.raises(MalformedResponse, match="has no address"):
             tell(_nothing, peer.url)
     finally:
         peer.refuse = lambda path, headers: None
@@ -480,5 +480,5 @@ def test_the_synchronous_face_searches_and_has_somebody_told() -> None:
 
 def test_a_client_that_is_made_without_connect_says_how_it_is_made() -> None:
     for kind in (A2AClient, SyncA2AClient):
-        with pytest.raises(SetupError, match=r"made by connect"):
+        with pytest.raises(SetupError, match=r"with connect"):
             kind("http://127.0.0.1:1")  # type: ignore[arg-type]

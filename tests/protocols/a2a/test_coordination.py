@@ -167,7 +167,7 @@ def test_a_plan_is_known_by_its_key_and_goes_on_when_nobody_waits(town: Town) ->
     hotel = town.agents["hotel"]
     hotel.register_capability("wait", wait)
     plan = [step("a", hotel.card.agent_id, "wait", timeout=60)]
-    with pytest.raises(CallTimeout, match="goes on as job"):
+    with pytest.raises(CallTimeout, match="continues as job"):
         town.coordinator.run(plan, key="trip", timeout=0.05)
     gate.set()
     assert town.coordinator.run(plan, key="trip", timeout=60).result("a") == "done"

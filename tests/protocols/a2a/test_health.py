@@ -76,7 +76,7 @@ def test_an_agent_whose_lease_runs_out_is_unhealthy_and_not_discovered() -> None
     assert [found.agent_id for found in registry.discover_agents()] == ["b"]
     assert (registry.lease_left("a"), registry.lease_left("b"), registry.lease_left("x")) == (0.0, None, None)
     report = monitor.report("a")
-    assert (report.state, report.reasons) == ("unhealthy", ("its lease has run out",))
+    assert (report.state, report.reasons) == ("unhealthy", ("its lease has expired",))
     registry.heartbeat("a")
     assert monitor.report("a").state == "healthy"
 
@@ -105,7 +105,7 @@ def test_how_calls_went_is_seen_without_asking(core: Standalone, watchman: Agent
         well = False
         watchman.request("hotel", "search", timeout=60)
         seen = monitor.report("hotel")
-        assert (seen.state, seen.reasons) == ("degraded", ("1 of 4 calls could not be made",))
+        assert (seen.state, seen.reasons) == ("degraded", ("1 of 4 calls failed",))
         assert seen.passive.last_error == "unavailable: its database is down"
         for _ in range(2):
             watchman.request("hotel", "search", timeout=60)
@@ -149,7 +149,7 @@ def test_agents_that_are_reached_otherwise_are_probed_otherwise() -> None:
 
     (report,) = HealthMonitor(registry, probe=probe).check()
     assert (report.state, report.reasons) == ("degraded", ("probe failed with ConnectionRefusedError: web",))
-    with pytest.raises(SetupError, match="give the monitor an executor or a probe"):
+    with pytest.raises(SetupError, match="pass an executor or a probe"):
         HealthMonitor(registry).check()
     with pytest.raises(AgentNotFound):
         HealthMonitor(registry).report("nobody")

@@ -60,7 +60,7 @@ def test_out_of_service_a_request_is_refused_and_messages_wait(
     hotel.set_status(state)
     content = ask(hotel)
     assert content["error"]["code"] == "unavailable"
-    assert f"is {state} and takes no new work" in content["error"]["message"]
+    assert f"is {state} and accepts no new work" in content["error"]["message"]
     sent = flight.send_message(hotel.card.agent_id, MessageType.REQUEST, "search")
     assert flight.waiting(hotel.card.agent_id) == 1
     if state == "retired":

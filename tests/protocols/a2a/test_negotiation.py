@@ -48,16 +48,19 @@ def test_the_best_version_binding_and_media_types_of_both_are_taken() -> None:
 @pytest.mark.parametrize(
     ("wants", "said"),
     [
-        (Wants(versions=("2.0",)), "versions 2.0 over JSONRPC, HTTP+JSON, GRPC were wanted, there is 0.3 over JSONRPC"),
+        (
+            Wants(versions=("2.0",)),
+            "versions 2.0 over JSONRPC, HTTP+JSON, GRPC were required, but it has 0.3 over JSONRPC",
+        ),
         (Wants(versions=("1.0",), bindings=("GRPC",)), "over GRPC were wanted"),
-        (Wants(skills=("serch",)), "skill 'serch' was wanted, there is search, picture; did you mean 'search'?"),
+        (Wants(skills=("serch",)), "skill 'serch' was required, but it has search, picture; did you mean 'search'?"),
         (
             Wants(skills=("picture",), output_modes=("text/csv",)),
-            "output as text/csv was wanted, there is image/png",
+            "output as text/csv was required, but it has image/png",
         ),
-        (Wants(skills=("search",), input_modes=("audio/*",)), "input as audio/* was wanted, there is text/plain"),
-        (Wants(required=("urn:x",)), f"extension urn:x was wanted, there is {USAGE}, {TRACE}"),
-        (Wants(push_notifications=True), "push notifications were wanted, the agent sends none"),
+        (Wants(skills=("search",), input_modes=("audio/*",)), "input as audio/* was required, but it has text/plain"),
+        (Wants(required=("urn:x",)), f"extension urn:x was required, but it has {USAGE}, {TRACE}"),
+        (Wants(push_notifications=True), "push notifications were required, the agent sends none"),
     ],
 )
 def test_what_is_missing_is_said_with_what_there_is(wants: Wants, said: str) -> None:
@@ -106,7 +109,7 @@ def test_two_agents_negotiate_by_messages() -> None:
         hotel.register_capability("search", lambda city: city)
         hotel.start()
         assert flight.negotiate(name, Wants(skills=("search",)), 60).skills == ("search",)
-        with pytest.raises(Conflict, match="skill 'fly' was wanted, there is search"):
+        with pytest.raises(Conflict, match="skill 'fly' was required, but it has search"):
             flight.negotiate(name, Wants(skills=("fly",)), 60)
         bad = flight.request(name, "a2a.negotiate", {"skils": []}, 60)
         assert bad.content["error"]["code"] == "invalid_input"

@@ -89,7 +89,7 @@ def test_what_a_caller_said_beside_its_message_is_passed_on() -> None:
 
 
 def test_nothing_to_say_is_refused() -> None:
-    with pytest.raises(ValidationError, match="nothing to say"):
+    with pytest.raises(ValidationError, match="empty message"):
         build_message(call(input={}), None)
 
 

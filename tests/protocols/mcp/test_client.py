@@ -421,7 +421,7 @@ def test_a_tool_of_this_process_that_asks_is_answered(server: MCPServer, client:
 
     told = client.invoke_tool("order")
     assert client.answer(told["job"], {"Which size?": "small"})["result"] == "a small one"
-    with pytest.raises(JobNotFound, match="No call of this client waits"):
+    with pytest.raises(JobNotFound, match="No call of this client is waiting"):
         client.answer("nothing", {})
 
 

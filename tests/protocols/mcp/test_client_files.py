@@ -111,7 +111,7 @@ def test_the_registry_names_an_address_or_a_package() -> None:
 def test_one_bad_entry_does_not_hide_the_others() -> None:
     found = read({"mcpServers": {"bad": 7, "worse": {"url": "https://u:pw@x.example.com/"}, "good": {"command": "x"}}})
     assert {name for name, one in found.items() if one.fault is not None} == {"bad", "worse"}
-    with pytest.raises(SetupError, match="holds no server 'other'; it holds bad, good"):
+    with pytest.raises(SetupError, match="contains no server 'other'; it contains bad, good"):
         read({"mcpServers": {"bad": 7, "good": {"command": "x"}}}, name="other")
 
 
@@ -126,7 +126,7 @@ def test_the_files_of_a_client_are_found_where_it_keeps_them(tmp_path: Path) -> 
     }
     assert set(places) == set(CLIENTS)
     for client, files in places.items():
-        with pytest.raises(SetupError, match=f"No file of {client} was found; looked for"):
+        with pytest.raises(SetupError, match=f"No file of {client} was found in"):
             find_files(client, here, home)
         for file in files:
             file.parent.mkdir(parents=True, exist_ok=True)

@@ -60,7 +60,7 @@ def test_who_does_not_get_in_is_told_when_to_come_back() -> None:
     async def story() -> None:
         callers = Callers(FairQueue(1, waiting=2))
         tasks = [await callers.come("a") for _ in range(3)]
-        with pytest.raises(RateLimited, match="runs 1 calls at once and 2 wait") as refusal:
+        with pytest.raises(RateLimited, match="1 calls are running and 2 waiting") as refusal:
             await (await callers.come("a"))
         assert (refusal.value.retry_after or 0) >= 1
         await callers.let_go(3)

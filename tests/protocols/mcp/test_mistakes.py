@@ -135,7 +135,7 @@ def test_a_misspelt_transport_is_refused_and_nothing_is_served(server: MCPServer
 
 def test_parameters_are_values_by_their_names(client: MCPClient) -> None:
     wrong: Any = ["x"]
-    with pytest.raises(ValidationError, match="parameters of 'shout' are a mapping from name to value, got list"):
+    with pytest.raises(ValidationError, match="parameters of 'shout' must be a mapping from name to value, got list"):
         client.invoke_tool("shout", wrong)
 
 
@@ -182,14 +182,14 @@ def test_after_an_answer_that_was_refused_id_and_text_still_name_the_question(cl
         told = client.invoke_tool("order", {"article": "tea"})
         again = client.answer(told["job"], {name: "huge"})
         assert (again["status"], again["questions"][0]["id"]) == ("needs", "q1")
-        assert "not taken" in again["questions"][0]["text"]
+        assert "invalid: " in again["questions"][0]["text"]
         assert client.answer(again["job"], {name: "small"})["result"] == "small tea"
 
 
 @pytest.mark.parametrize("given", [["large"], "large"])
 def test_answers_are_values_by_question(client: MCPClient, given: Any) -> None:
     told = client.invoke_tool("order", {"article": "tea"})
-    with pytest.raises(ValidationError, match="Answers are a mapping from question id to value"):
+    with pytest.raises(ValidationError, match="Answers must be a mapping from question id to value"):
         client.answer(told["job"], given)
 
 
@@ -227,7 +227,7 @@ def test_a_client_that_cannot_elicit_answers_just_as_the_text_says(server: MCPSe
             assert asked.is_error
             assert "Which size?" in text_of(asked)
             refused = await client.call_tool("order", as_told(asked, "huge"))
-            assert "not taken" in text_of(refused)
+            assert "invalid: " in text_of(refused)
             assert text_of(await client.call_tool("order", as_told(refused, answer))) == "large tea"
             over = await client.call_tool("order", as_told(refused, answer))
             assert "is not waiting for an answer" in text_of(over)
@@ -337,7 +337,7 @@ def test_what_is_no_request_is_refused_in_the_words_of_the_protocol(server: MCPS
 def test_the_wrong_path_below_a_mount_hears_the_right_one(server: MCPServer) -> None:
     web = TestClient(Starlette(routes=[Mount("/tools", app=server.asgi())]))
     answer = web.get("/tools/elsewhere")
-    assert (answer.status_code, answer.json()["error"]) == (404, "There is nothing here; MCP is at /tools/mcp.")
+    assert (answer.status_code, answer.json()["error"]) == (404, "Not found; MCP is at /tools/mcp.")
 
 
 @every_era

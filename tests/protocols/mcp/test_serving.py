@@ -546,7 +546,7 @@ def test_versions_deprecation_and_traces_are_on_the_wire(server: MCPServer, era:
             assert plus.meta["io.agent3/versions"] == ["2", "1"]
             assert plus.meta["io.agent3/digest"].startswith("sha256:")
             assert plus.meta[DEPRECATED] == told
-            note = "Add.\n\nDeprecated since 2026-01-01, gone from 2999-01-01. Use add instead."
+            note = "Add.\n\nDeprecated since 2026-01-01, removed on 2999-01-01. Use add instead."
             assert plus.description == note
             assert plus.annotations is not None
             assert plus.annotations.destructive_hint
@@ -560,7 +560,7 @@ def test_versions_deprecation_and_traces_are_on_the_wire(server: MCPServer, era:
                 assert len(result.meta[TRACE]) == 32
             changed = await client.call_tool("plus@sha256:0", {})
             assert changed.is_error
-            assert "no longer defined as you pinned it" in text(changed)
+            assert "has changed since you pinned it" in text(changed)
 
     with server.listening() as url:
         run(story(url))

@@ -32,15 +32,18 @@ _MOST_CARDS = 16
 _PATIENCE = 0.5
 """Seconds that a caller waits for a new card, where there is an earlier one."""
 _ABOUT = (
-    "Any agent, any tool, any website, one call. Name a skill in the metadata of a message as skillId (agent/skill), "
-    "or an agent as tenant; a message that names none goes to the agent that fits its words best."
+    "Any agent, any tool, any website, one call. Name a skill in the metadata of a message as skillId "
+    "(agent/skill), or an agent as tenant; otherwise the message goes to the agent that matches its words "
+    "best."
 )
-_MORE = f" It shows the first {_MOST_SKILLS} skills; the others are found by searching, and called the same way."
+_MORE = (
+    f" The first {_MOST_SKILLS} skills are shown; the others can be found by searching and are called in the same way."
+)
 
 _ASK_SKILL = AgentCapability(
     id=ASK,
     name="Ask for anything",
-    description="Say what you need in plain words; the agent that fits best is found and called.",
+    description="Say what you need in plain words; the best matching agent is found and called.",
     tags=["routing", "search"],
     examples=["I want a pepperoni pizza"],
 )
@@ -80,7 +83,9 @@ class GatewayHost:
                 gateway.require_rights(principal)
                 agent, intent = await self._find_agent(principal, intent, tenant, message.metadata or {})
             if agent.status in ("suspended", "retired"):
-                raise AgentNotFound(f"Agent {agent.id!r} is {agent.status} and takes no calls. Search for another one.")
+                raise AgentNotFound(
+                    f"Agent {agent.id!r} is {agent.status} and accepts no calls. Search for another one."
+                )
             offered = gateway.offered(agent, principal)
             return await choose_target(gateway, agent, offered, intent)
         except Agent3Error as refusal:
@@ -97,7 +102,7 @@ class GatewayHost:
         if tenant is None:
             return self._stranger_card if principal is None else await self._own_card(principal)
         if principal is None:
-            raise Unauthenticated("The cards of agents are for clients of this gateway. Send a key.")
+            raise Unauthenticated("The cards of agents are only for clients of this gateway. Send a key.")
         agent = await self._get(tenant, principal)
         return self._secure(build_card(agent, self._gateway.offered(agent, principal)))
 
@@ -121,7 +126,7 @@ class GatewayHost:
             hits = await directory.find_agents(intent.text, 1, self._gateway.accepts(principal))
             if not hits:
                 raise AgentNotFound(
-                    "No agent fits this message. Name one as tenant, or a skill as skillId: agent/skill."
+                    "No agent matches this message. Name one as tenant, or a skill as skillId: agent/skill."
                 )
             return hits[0].agent, intent._replace(name=None)
         # A skill is named as in the card, or by itself where only one agent has it.

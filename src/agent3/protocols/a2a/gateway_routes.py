@@ -220,7 +220,7 @@ class A2ADoors:
         if found is not None:
             return found
         if tenant is not None and len(tenant) > _LONGEST_NAME:
-            raise AgentNotFound(f"There is no agent {tenant[:100]!r}. Its card says what it is called.")
+            raise AgentNotFound(f"Agent {tenant[:100]!r} does not exist. See the card for the agents.")
         fetch = self._gateway.core.artifacts.get
         made = Engine(self._gateway, self._host, push=self._pushes, door=DOOR, agent=tenant, fetch=fetch)
         self._engines[tenant] = made

@@ -55,7 +55,7 @@ class A2A(Protocol):
             return ()
         offered = interfaces(AgentCard.from_wire(card))
         if not offered:
-            raise SetupError(f"{given.where} is a card without an address at which A2A is spoken.")
+            raise SetupError(f"{given.where} is a card without an A2A address.")
         header, reference = named_credential(given.credential)
         meta = {"secret_header": header} if header else {}
         route = Route("a2a", check_query(offered[0][0].url), credential=reference, meta=meta)
@@ -98,7 +98,8 @@ class A2A(Protocol):
             return None
         if wish.way == "machine":
             raise SetupError(
-                "A machine signs in to an A2A agent by --credential env:NAME, with CLIENT:SECRET as the value of NAME."
+                "For a machine sign-in to an A2A agent, use --credential env:NAME, with CLIENT:SECRET as "
+                "the value of NAME."
             )
         if wish.issuer:
             flow = await confirm_with_issuer(flow, gate, wish.issuer)
@@ -137,7 +138,7 @@ class A2A(Protocol):
         async def listen(url: str, judge: Callable[[Scope], Awaitable[None]]) -> Listening | None:
             return None if grpc is None else await doors.speak_grpc(grpc, url, judge)
 
-        about = [("A2A", "/a2a, and /agents/ID/a2a for one agent alone")]
+        about = [("A2A", "/a2a, and /agents/ID/a2a for one agent")]
         return [
             Door(
                 routes=doors.routes(),

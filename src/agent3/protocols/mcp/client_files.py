@@ -61,11 +61,11 @@ def find_files(client: str, folder: Path | None = None, home: Path | None = None
         "vscode": [folder / ".vscode" / "mcp.json", settings / "Code" / "User" / "mcp.json"],
     }
     if client not in places:
-        raise SetupError(f"{client!r} is not a client whose files are known. Choose one of {', '.join(CLIENTS)}.")
+        raise SetupError(f"The configuration files of client {client!r} are not known. Known are {', '.join(CLIENTS)}.")
     found = [place for place in places[client] if place.is_file()]
     if not found:
         looked = " or ".join(str(place) for place in places[client])
-        raise SetupError(f"No file of {client} was found; looked for {looked}. Give the file itself: agent3 add FILE.")
+        raise SetupError(f"No configuration file of {client} was found in {looked}. Name the file: agent3 add FILE.")
     return found
 
 
@@ -85,7 +85,9 @@ def read_servers(given: Given) -> list[Found]:
         return []
     if given.name is not None and len(servers) > 1:
         if given.name not in servers:
-            raise SetupError(f"{given.where} holds no server {given.name!r}; it holds {', '.join(sorted(servers))}.")
+            raise SetupError(
+                f"{given.where} contains no server {given.name!r}; it contains {', '.join(sorted(servers))}."
+            )
         servers = {given.name: servers[given.name]}
     inputs = {one["id"]: one for one in document.get("inputs") or () if isinstance(one, dict) and "id" in one}
     return [
@@ -151,8 +153,8 @@ def _fill(name: str, value: Any, given: Given, inputs: Mapping[str, Any]) -> Any
         if found not in os.environ:
             what = asked.get("description") or match[1]
             raise SetupError(
-                f"The server {name!r} wants what its client would ask a person for: {what}. Set {found} in the "
-                "environment, here and of the gateway."
+                f"The server {name!r} needs {what}, which its client would ask a person for. Set {found} in "
+                "the environment, here and for the gateway."
             )
         return "${" + found + "}"
 
@@ -201,7 +203,7 @@ def _with_headers(route: Route, agent: str, headers: Mapping[str, Any], secrets:
 def _value(place: str, name: str, value: str, secrets: dict[str, str]) -> str:
     """A variable or header in its stored form. What may be a secret itself is put into ``secrets``."""
     if KEPT.fullmatch(value):
-        raise SetupError(f"{name} is {value}, which names a secret that the gateway keeps. Write the secret itself.")
+        raise SetupError(f"{name} is {value}, the name of a secret in the vault. Write the secret itself.")
     if (reference := variable(value)) is not None:
         return as_reference(reference)
     rest = REFERENCE_INSIDE.sub("", value)
@@ -223,7 +225,7 @@ def command_route(
     if reference is not None and name is None:
         name = variable(reference)
         if name is None or name.startswith(VAULT):
-            raise SetupError("Say in which variable the program gets the credential: --credential NAME=REFERENCE.")
+            raise SetupError("Name the variable in which the program gets the credential: --credential NAME=REFERENCE.")
     return Route("mcp", command.address, credential=reference, meta={"secret_env": name} if name else {})
 
 
@@ -236,7 +238,9 @@ def _registry_entry(document: Mapping[str, Any]) -> dict[str, Any] | SetupError:
     for remote in document.get("remotes") or ():
         if isinstance(remote, Mapping) and isinstance(remote.get("url"), str) and remote.get("type") != "sse":
             if "{" in remote["url"]:
-                return SetupError(f"The address of {name} has parts to fill in: {remote['url']}. Add it yourself.")
+                return SetupError(
+                    f"The address of {name} has placeholders: {remote['url']}. Fill them in and add the address."
+                )
             return {"url": remote["url"], "headers": _inputs(remote.get("headers"))}
     packages = [
         one
@@ -254,14 +258,14 @@ def _registry_entry(document: Mapping[str, Any]) -> dict[str, Any] | SetupError:
             if value is None and argument.get("isRequired"):
                 what = argument.get("valueHint") or argument.get("name") or "an argument"
                 return SetupError(
-                    f"{name} needs {what}. Add its command with it: agent3 add '{' '.join(arguments)} …'."
+                    f"{name} needs {what}. Add it with its command: agent3 add '{' '.join(arguments)} …'."
                 )
             if value is not None:
                 arguments += [str(argument["name"])] if argument.get("type") == "named" else []
                 arguments.append(str(value))
         env = _inputs(package.get("environmentVariables"))
         return {"command": arguments[0], "args": arguments[1:], "env": env}
-    return SetupError(f"{name} offers no way to reach it that is known here: an address, or a package of npm or PyPI.")
+    return SetupError(f"{name} has neither an address nor a package of npm or PyPI.")
 
 
 def _inputs(given: Any) -> dict[str, str]:

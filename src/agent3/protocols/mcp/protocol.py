@@ -82,7 +82,7 @@ class MCP(Protocol):
         try:
             words = shlex.split(given.text)
         except ValueError as error:
-            raise SetupError(f"The command cannot be read: {error}. Check its quotes.") from None
+            raise SetupError(f"The command cannot be parsed: {error}. Check its quotes.") from None
         return [Found(command_route(words, {}, None, given.credential), given.name)]
 
     def likelihood(self, address: str) -> float:
@@ -146,8 +146,8 @@ class MCP(Protocol):
             )
         if plan.client_id is None or secret is None or plan.issuer is None:
             raise SetupError(
-                "To sign in as a machine, give its id, its secret and the authorization server that issued them: "
-                "--client-id ID --client-secret-ref env:NAME --issuer https://…"
+                "To sign in as a machine, give its id, its secret and the authorization server that issued "
+                "them: --client-id ID --client-secret-ref env:NAME --issuer https://…"
             )
         return client_credentials(plan.address, plan.client_id, secret, issuer=plan.issuer)
 
@@ -218,7 +218,7 @@ class MCP(Protocol):
                 checks_hosts=True,
                 lane=lane_of,
                 running=running,
-                about=[("MCP", "/mcp, and /agents/ID/mcp for one agent alone")],
+                about=[("MCP", "/mcp, and /agents/ID/mcp for one agent")],
             )
         ]
 

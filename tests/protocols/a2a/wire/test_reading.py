@@ -279,7 +279,7 @@ def test_params_that_are_no_object_or_no_json_are_refused() -> None:
 def test_an_answer_that_is_none_is_named_as_malformed(generation: Any, result: Any) -> None:
     codec = CODECS[generation]
     for read in (codec.read_item, lambda value: codec.read_result(GetTask(id="t"), value)):
-        with pytest.raises(MalformedResponse, match="breaks the protocol"):
+        with pytest.raises(MalformedResponse, match="violates the protocol"):
             read(result)
 
 

@@ -62,8 +62,8 @@ def adapt(
         driver = _function_driver(thing, given or str, answer)
     else:
         raise SetupError(
-            f"A {type(thing).__name__} is not an agent of a known framework: it has no invoke, kickoff or run, and "
-            "cannot be called. Give a function that takes the message."
+            f"A {type(thing).__name__} is not an agent of a known framework: it has no invoke, kickoff or "
+            "run, and is not callable. Pass a function that takes the message."
         )
     own_name = getattr(thing, "name", None) or getattr(thing, "__name__", None)
     if not (isinstance(own_name, str) and own_name and own_name != "<lambda>"):

@@ -53,7 +53,7 @@ class Artifacts:
             try:
                 body, default_type = msgspec.json.encode(content), "application/json"
             except (TypeError, ValueError, RecursionError) as error:
-                raise ValidationError(f"An artifact is bytes, text or JSON: {error}") from None
+                raise ValidationError(f"An artifact must be bytes, text or JSON: {error}") from None
         kind = media_type or default_type
 
         async def store() -> str:
@@ -105,7 +105,7 @@ class Artifacts:
         query = {name: values[0] for name, values in parse_qs(address.query).items()}
         artifact_id, expires = address.path.rpartition("/")[2], query.get("expires", "")
         if not (expires.isascii() and expires.isdigit() and len(expires) < 17):
-            raise NotFound("This is not a link to an artifact. Ask its owner for a new one.")
+            raise NotFound("This is not a link to an artifact. Ask the owner for a new one.")
 
         async def read() -> StoredArtifact:
             owner = await (await self._open_sharing()).owner(artifact_id, int(expires), query.get("signature", ""))

@@ -47,7 +47,7 @@ def build_agent(what: object) -> LocalAgent:
         return copy_functions(agent, what.agent)
     if inspect.isroutine(what):
         if not getattr(what, "__name__", "").isidentifier():
-            raise SetupError(f"{what!r} has no name of its own. Give it one with def, not lambda.")
+            raise SetupError(f"{what!r} has no name. Define it with def, not lambda.")
         agent = LocalAgent(what.__name__.replace("_", " ").strip(), description=_first_line(what))
         agent.add(what)
         return agent
@@ -56,7 +56,7 @@ def build_agent(what: object) -> LocalAgent:
         instance = kind() if inspect.isclass(what) else what
     except TypeError as error:
         raise SetupError(
-            f"{kind.__name__} cannot be instantiated without arguments: {error}. Give an instance of it."
+            f"{kind.__name__} cannot be instantiated without arguments: {error}. Pass an instance."
         ) from None
     name = getattr(instance, "name", None)
     if not (isinstance(name, str) and name):
@@ -66,8 +66,8 @@ def build_agent(what: object) -> LocalAgent:
         agent.add(method, name=method_name)
     if not agent.functions:
         raise SetupError(
-            f"{kind.__name__!r} cannot be an agent: it has no public methods. Give a function, a class with methods, "
-            "a LocalAgent or an AgentExecutor."
+            f"{kind.__name__!r} cannot be an agent: it has no public methods. Pass a function, a class with "
+            "methods, a LocalAgent or an AgentExecutor."
         )
     return agent
 

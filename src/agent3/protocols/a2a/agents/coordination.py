@@ -148,7 +148,7 @@ class Coordinator:
                 return msgspec.convert(value_of(outcome.parts), PlanResult)
             if isinstance(outcome, Failed):
                 raise error_of(outcome)
-            raise CallTimeout(f"The plan goes on as job {outcome.job}. Run it again with its key to wait for it.")
+            raise CallTimeout(f"The plan continues as job {outcome.job}. Run it again with its key to wait for it.")
 
         return bridge.run(run())
 
@@ -168,7 +168,7 @@ class Coordinator:
         """
         names, asked = tuple(agents), dict(content or {})
         if not names or (enough is not None and not 0 < enough <= len(names)):
-            raise ValidationError(f"Ask at least one agent, and want 1 to {len(names)} of them, got {enough}.")
+            raise ValidationError(f"Ask at least one agent, and require 1 to {len(names)} of them, got {enough}.")
 
         async def ask(agent: str) -> dict[str, Any]:
             try:

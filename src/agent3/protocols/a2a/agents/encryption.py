@@ -58,7 +58,7 @@ class A2AEncryption:
             self.cipher = MultiFernet([Fernet(key) for key in keys])
         except (ValueError, TypeError, binascii.Error):
             raise SetupError(
-                "A Fernet key is 32 bytes in URL-safe base64. Make one with A2AEncryption.key()."
+                "A Fernet key has 32 bytes in URL-safe base64. Create one with A2AEncryption.key()."
             ) from None
 
     @staticmethod
@@ -75,7 +75,7 @@ class A2AEncryption:
         try:
             text = self.cipher.decrypt(encrypted_data)
         except (InvalidToken, TypeError):
-            raise SecurityError("The message was not encrypted with this key, or was changed on its way.") from None
+            raise SecurityError("The message was not encrypted with this key, or was changed in transit.") from None
         return _parse_message(text)
 
     def rotate(self, encrypted_data: bytes) -> bytes:
@@ -148,14 +148,16 @@ class A2AKeyring:
         try:
             sealed = msgspec.json.decode(encrypted_data, type=_Sealed)
         except (msgspec.MsgspecError, UnicodeDecodeError):
-            raise SecurityError("This is not a message of a keyring. Plain messages are refused here.") from None
+            raise SecurityError(
+                "This message was not encrypted with a keyring. Plain messages are refused here."
+            ) from None
         if sealed.alg != _ALGORITHM:
             raise SecurityError(f"A message under {sealed.alg[:40]!r} is refused; only {_ALGORITHM} is accepted.")
         try:
             text = AESGCM(self._get_key(sealed.kid)).decrypt(sealed.nonce, sealed.text, sealed.associated_data)
         except (InvalidTag, ValueError, ValidationError):
             raise SecurityError(
-                f"Message {sealed.id[:100]!r} was changed on its way, or belongs to another message."
+                f"Message {sealed.id[:100]!r} was changed in transit, or belongs to another message."
             ) from None
         message = _parse_message(text)
         if (message.message_id, message.from_agent, message.to_agent) != (
@@ -163,13 +165,13 @@ class A2AKeyring:
             sealed.from_agent,
             sealed.to_agent,
         ):
-            raise SecurityError(f"Message {sealed.id[:100]!r} differs from the id, sender or recipient outside of it.")
+            raise SecurityError(f"Message {sealed.id[:100]!r} differs from its envelope in id, sender or recipient.")
         return message
 
     def _get_key(self, name: str) -> bytes:
         key = self._keys.get(name)
         if key is None:
-            raise SecurityError(f"There is no key {name[:100]!r} in this keyring. Add it, or send under another one.")
+            raise SecurityError(f"This keyring has no key {name[:100]!r}. Add it, or send under another one.")
         return key
 
 
@@ -183,7 +185,7 @@ def _decode_key(name: str, key: bytes) -> bytes:
         plain = b""
     if len(plain) != _KEY:
         raise SetupError(
-            f"Key {name!r} must have {_KEY} bytes, plain or in URL-safe base64. Make one with A2AKeyring.key()."
+            f"Key {name!r} must have {_KEY} bytes, plain or in URL-safe base64. Create one with A2AKeyring.key()."
         )
     return plain
 
@@ -192,4 +194,4 @@ def _parse_message(text: bytes) -> A2AMessage:
     try:
         return A2AMessage.model_validate_json(text)
     except PydanticError as error:
-        raise ValidationError(f"What was decrypted is not a message: {error.error_count()} errors.") from None
+        raise ValidationError(f"The decrypted content is not a message: {error.error_count()} errors.") from None

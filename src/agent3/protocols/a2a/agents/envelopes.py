@@ -35,7 +35,9 @@ class Sealer:
         verifier: A2AIdentityVerifier | None = None,
     ):
         if identity is not None and identity.agent_id != agent:
-            raise SetupError(f"The identity is {identity.agent_id!r}'s, not {agent!r}'s. Give each agent its own.")
+            raise SetupError(
+                f"The identity belongs to {identity.agent_id!r}, not to {agent!r}. Give each agent its own."
+            )
         self.agent = agent
         self.mailboxes = mailboxes
         self._cipher = cipher

@@ -96,5 +96,7 @@ class Topics:
 
         sent, refused = await self._mailboxes.write_together(work) if envelopes else ([], [])
         if refused:
-            log.warning("topic %s: the mailboxes of %s are full and miss event %s", topic, ", ".join(refused), event)
+            log.warning(
+                "topic %s: the mailboxes of %s are full and will miss event %s", topic, ", ".join(refused), event
+            )
         return Broadcast(event, topic, tuple(sent), tuple(refused))

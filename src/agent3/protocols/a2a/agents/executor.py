@@ -117,8 +117,8 @@ class AgentExecutor:
         if self.core.durable and not self.core.sealed and verifier is None and self.core not in _told:
             _told.add(self.core)
             log.warning(
-                "agent %r: its messages are %s: whoever can write to the database can send in the name of any agent. "
-                "Set AGENT3_STORAGE_SEAL, or give each agent an identity and a verifier.",
+                "agent %r: its messages are %s: anyone who can write to the database can send in the name "
+                "of any agent. Set AGENT3_STORAGE_SEAL, or give each agent an identity and a verifier.",
                 card.agent_id,
                 "not encrypted, and their senders not verified" if encryption is None else "from senders not verified",
             )
@@ -594,13 +594,13 @@ class AgentExecutor:
 
     async def _wait_for_response(self, message: A2AMessage, timeout: float) -> A2AMessage:
         if not isinstance(message, A2AMessage):
-            raise ValidationError(f"Give the message that was sent, as send_message returned it, not {message!r:.100}.")
+            raise ValidationError(f"Pass the message as send_message returned it, not {message!r:.100}.")
         await self._consumer.open_answers()
         answer = await self._sealer.wait_for_answer(message, timeout)
         if answer is None:
             raise CallTimeout(
-                f"{message.to_agent} did not answer message {message.message_id} within {timeout:g} s. "
-                "Is an agent of that id running?"
+                f"{message.to_agent} did not answer message {message.message_id} within {timeout:g} s. Check "
+                "that an agent with that id is running."
             )
         return answer
 

@@ -131,7 +131,7 @@ class HealthMonitor:
                 try:
                     await self._check()
                 except Agent3Error as error:
-                    log.warning("the agents could not be checked, which is tried again: %s", error)
+                    log.warning("the agents could not be checked, retrying: %s", error)
                 await asyncio.sleep(every)
 
         async def start() -> None:
@@ -158,7 +158,7 @@ class HealthMonitor:
         """Probe, report, and call ``on_change`` for what has changed."""
         probe = self._probe
         if probe is None:
-            raise SetupError("To probe agents, give the monitor an executor or a probe.")
+            raise SetupError("To probe agents, pass an executor or a probe to the monitor.")
 
         async def probe_one(card: AgentCard) -> None:
             result = self._probes.setdefault(card.agent_id, _ProbeResult())
@@ -196,7 +196,7 @@ class HealthMonitor:
     async def _report(self, agent_id: str) -> Health:
         card, lease = await self._registry.find(agent_id)
         if card is None:
-            raise AgentNotFound(f"There is no agent {agent_id[:100]!r} in the registry that is watched.")
+            raise AgentNotFound(f"Agent {agent_id[:100]!r} is not in the watched registry.")
         probe = self._probes.get(agent_id, _ProbeResult())
         calls: Sequence[Row] = []
         circuits: dict[str, str] = {}
@@ -255,7 +255,7 @@ def _judge(
     """The worst state that anything speaks for, and everything that speaks for it."""
     broken = [f"circuit of {route} is open" for route, state in circuits.items() if state == "open"]
     if lease == 0.0:
-        broken.append("its lease has run out")
+        broken.append("its lease has expired")
     if probe.failures >= _FAILED_PROBES:
         broken.append(f"{probe.failures} probes in a row failed, the last with {probe.error}")
     if card.status in ("suspended", "retired"):
@@ -265,7 +265,7 @@ def _judge(
     doubts = [f"probe failed with {probe.error}"] if probe.failures else []
     doubts += [f"circuit of {route} is half-open" for route, state in circuits.items() if state == "half-open"]
     if passive.success_rate is not None and passive.success_rate < _GOOD_RATE:
-        doubts.append(f"{passive.failures} of {passive.calls} calls could not be made")
+        doubts.append(f"{passive.failures} of {passive.calls} calls failed")
     if doubts:
         return "degraded", tuple(doubts)
     if lease is None and probe.at is None and not passive.calls:

@@ -104,9 +104,9 @@ class A2AIdentityVerifier:
             for known, other in self._keys.items():
                 same = other.public_bytes_raw() == raw
                 if known != agent_id and same:
-                    raise Conflict(f"That key is {known!r}'s already. Give {agent_id!r} one of its own.")
+                    raise Conflict(f"That key already belongs to {known!r}. Give {agent_id!r} its own.")
                 if known == agent_id and not same and not replace:
-                    raise Conflict(f"{agent_id!r} has another key. Pass replace=True if it was really changed.")
+                    raise Conflict(f"{agent_id!r} has another key. Pass replace=True if it really changed.")
             self._keys[agent_id] = key
             self.trusted_agents[agent_id] = public_key
 
@@ -138,13 +138,11 @@ class A2AIdentityVerifier:
             key.verify(_decode_base64(signature or ""), _signed_bytes(message))
         except (InvalidSignature, ValueError):
             raise Unauthenticated(
-                f"The signature is not {message.from_agent[:100]!r}'s, or the message was changed."
+                f"The signature is not from {message.from_agent[:100]!r}, or the message was changed."
             ) from None
         sent = message.timestamp.timestamp()
         if abs(self._env.now() - age - sent) > self._window:
-            raise Unauthenticated(
-                f"The message is not from the last {self._window:g} s. Check the clocks, and send it again."
-            )
+            raise Unauthenticated(f"The message is older than {self._window:g} s. Check the clocks, and send it again.")
         if again:
             return
         until = sent + age + self._window
@@ -154,7 +152,7 @@ class A2AIdentityVerifier:
         else:
             first = self._remember(f"{message.from_agent}\n{message.message_id}", until)
         if not first:
-            raise Unauthenticated("The message came before: it is a copy.")
+            raise Unauthenticated("The message was already received: this is a copy.")
 
     def verify_json(self, text: bytes, signature: str) -> A2AMessage:
         """A verified message from its JSON. Duplicate names are refused, because parsers differ in which one counts."""
@@ -178,7 +176,7 @@ class A2AIdentityVerifier:
             if name in self._seen:
                 return False
             if len(self._seen) >= _SEEN:
-                raise Unauthenticated(f"More than {_SEEN} messages came within {self._window:g} s. Give it a core.")
+                raise Unauthenticated(f"More than {_SEEN} messages arrived within {self._window:g} s. Give it a core.")
             self._seen[name] = until
             return True
 
@@ -217,7 +215,7 @@ def _load_private_key(given: str | bytes) -> Ed25519PrivateKey:
     try:
         key = load_pem_private_key(text, None)
     except (ValueError, TypeError):
-        raise SetupError("Not a private key in PEM. AgentIdentity(name).private_key() gives one.") from None
+        raise SetupError("Not a private key in PEM. Use the result of AgentIdentity(name).private_key().") from None
     if not isinstance(key, Ed25519PrivateKey):
         raise SetupError(f"The key is a {type(key).__name__}; give an Ed25519 key.")
     return key

@@ -30,7 +30,7 @@ def check_transition(agent: str, now: Status, then: Status) -> Status:
     if then == now or then in NEXT[now]:
         return then
     allowed = ", ".join(sorted(NEXT[now])) or "nothing: register it again under another id"
-    raise Conflict(f"Agent {agent[:100]!r} is {now} and cannot become {then}. What can follow is {allowed}.")
+    raise Conflict(f"Agent {agent[:100]!r} is {now} and cannot become {then}. Allowed is {allowed}.")
 
 
 def find_refusal(agent: str, status: Status) -> Agent3Error | None:
@@ -38,6 +38,6 @@ def find_refusal(agent: str, status: Status) -> Agent3Error | None:
     if status in IN_SERVICE:
         return None
     duration = "any more" if status == "retired" else "for now"
-    error = Unavailable(f"Agent {agent[:100]!r} is {status} and takes no new work {duration}. Discover another one.")
+    error = Unavailable(f"Agent {agent[:100]!r} is {status} and accepts no new work {duration}. Find another one.")
     error.sent = False
     return error

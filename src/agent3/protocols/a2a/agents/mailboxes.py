@@ -116,7 +116,7 @@ class Mailboxes:
     def _get_core(self) -> Standalone:
         core = self._core()
         if core is None:
-            raise Canceled("The core of this executor is gone. Keep a reference to it.")
+            raise Canceled("The core of this executor was garbage-collected. Keep a reference to it.")
         if not self._open:
             self._open = True
             core.on_close(self._close)
@@ -251,7 +251,7 @@ class Mailboxes:
                         queue = await self.open(box)
                         leases = await queue.claim(at_once - len(running), wait=_CLAIM_WAIT)
                     except StorageError as error:
-                        log.warning("mailbox %s cannot be read and is tried again: %s", box, error)
+                        log.warning("mailbox %s cannot be read, retrying: %s", box, error)
                         await asyncio.sleep(_ANSWER_POLL)
                         continue
                     for lease in leases:
@@ -309,13 +309,13 @@ async def _process(queue: MessageQueue, lease: Lease, handle: Handle) -> None:
             fate = await queue.nack(lease, f"{type(error).__name__}: {error}")
             log.warning("message %s of %s failed, and is %s: %s", lease.id, queue.name, fate, error)
         except StorageError as lost:
-            log.warning("message %s of %s comes again when its lease has ended: %s", lease.id, queue.name, lost)
+            log.warning("message %s of %s is delivered again when its lease expires: %s", lease.id, queue.name, lost)
 
 
 async def _ack(queue: MessageQueue, lease: Lease, tx: Transaction | None) -> None:
     """Acknowledge, or undo the transaction: whoever has the message now will do it, and it must not be done twice."""
     if not await queue.ack(lease, tx=tx):
-        raise Conflict(f"Message {lease.id} was taken by another process meanwhile.")
+        raise Conflict(f"Message {lease.id} was taken by another process in the meantime.")
 
 
 _mailboxes: weakref.WeakKeyDictionary[Standalone, Mailboxes] = weakref.WeakKeyDictionary()

@@ -106,7 +106,9 @@ class MemoryQueue:
     ) -> str:
         """Put a message; QueueFull if there is no room."""
         if len(body) > self.rules.largest:
-            raise TooLarge(f"A message of {len(body)} bytes is too large; this queue takes {self.rules.largest}.")
+            raise TooLarge(
+                f"A message of {len(body)} bytes is too large; the maximum of this queue is {self.rules.largest}."
+            )
         if self.size >= self.rules.bound:
             METRICS.refusals.inc((QueueFull.code,))
             raise self._full()
@@ -244,8 +246,7 @@ class MemoryQueue:
 
     def _full(self) -> QueueFull:
         return QueueFull(
-            f"Queue {self.name!r} holds {self.rules.bound:,} messages, which is all it takes, so this one was not put."
-            " Try again later, or add consumers.",
+            f"Queue {self.name!r} is full ({self.rules.bound:,} messages). Try again later, or add consumers.",
             data={"queue": self.name, "bound": self.rules.bound},
             retry_after=1.0,
         )

@@ -115,7 +115,7 @@ class A2AMessageQueue:
                 await queue.ack(lease)
             except StorageError as error:
                 # Nobody awaits this, so it is logged: the message comes again when its lease has ended.
-                log.error("Message %s was received, but that could not be stored: %s", lease.id, error)
+                log.error("Message %s was received, but its receipt could not be stored: %s", lease.id, error)
                 return
             self._metrics.a2a_queue_depth.set((self.agent_id,), queue.size)
 

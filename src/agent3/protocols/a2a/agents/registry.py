@@ -181,7 +181,7 @@ class AgentRegistry:
 def _unknown_agent(agent_id: str, known: Sequence[str]) -> AgentNotFound:
     near = nearest(agent_id, known)
     hint = f" Did you mean {near!r}?" if near else ""
-    return AgentNotFound(f"There is no agent {agent_id[:100]!r} in this registry.{hint}")
+    return AgentNotFound(f"Agent {agent_id[:100]!r} is not in this registry.{hint}")
 
 
 # Cards and agents

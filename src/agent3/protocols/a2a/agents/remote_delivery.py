@@ -101,9 +101,7 @@ class RemoteDelivery:
     async def _deliver(self, queue: MessageQueue, lease: Lease) -> None:
         message = self._sealer.read(lease.body)
         if message.message_type not in (MessageType.REQUEST, MessageType.EVENT):
-            await queue.bury(
-                lease, "answers cannot be delivered: an agent elsewhere gets them over its own A2A request"
-            )
+            await queue.bury(lease, "answers cannot be delivered: a remote agent gets them over its own A2A request")
             return
         content, error = await self._call(message, lease.attempt)
         if error is not None and lease.attempt < queue.rules.attempts:
@@ -181,7 +179,7 @@ class RemoteDelivery:
         """The agent as it describes itself, asked once for as long as its card in the registry does not change."""
         card = await self._find_card(agent)
         if card is None:
-            raise AgentNotFound(f"Agent {agent[:100]!r} is no longer in the registry with an address.")
+            raise AgentNotFound(f"Agent {agent[:100]!r} no longer has an address in the registry.")
         known = self._described.get(agent)
         if known is not None and known[0] is card:
             return known[1]
@@ -208,7 +206,7 @@ class RemoteDelivery:
     def _get_core(self) -> Standalone:
         core = self._core()
         if core is None:
-            raise Canceled("The core of this executor is gone. Keep a reference to it.")
+            raise Canceled("The core of this executor was garbage-collected. Keep a reference to it.")
         return core
 
 

@@ -246,7 +246,7 @@ class AgentApp:
         def engines(tenant: str | None) -> Engine:
             # The only tenant of this address is the agent itself.
             if tenant is not None and tenant != self._card().agent_id:
-                raise AgentNotFound(f"There is no agent {tenant[:100]!r} at this address.")
+                raise AgentNotFound(f"Agent {tenant[:100]!r} does not exist at this address.")
             return engine
 
         options = {"features": features, "keys": keys, **self._options}
@@ -266,10 +266,14 @@ class AgentApp:
         host = (find_header(scope["headers"], b"host") or "").lower()
         name = host if host.endswith("]") else host.rpartition(":")[0] or host
         if "*" not in self._hosts and not self._hosts & {host, name, f"{name}:*"}:
-            return SecurityError(f"Host {host[:100]!r} is not this agent. Its author can add it: allowed_hosts=.")
+            return SecurityError(
+                f"Host {host[:100]!r} is not an allowed name of this agent. Its author can add it: allowed_hosts=."
+            )
         origin = find_header(scope["headers"], b"origin")
         if origin is not None and origin not in self._origins and origin.rpartition("://")[2].lower() != host:
-            return SecurityError(f"Pages of {origin[:100]!r} may not call. The author can add it: allowed_origins=.")
+            return SecurityError(
+                f"Pages from {origin[:100]!r} may not call this agent. Its author can add it: allowed_origins=."
+            )
         return None
 
 

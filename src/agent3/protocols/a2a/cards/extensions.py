@@ -66,7 +66,7 @@ STANDARD: Final = (
     ),
     AgentExtension(
         uri=TRACEABILITY,
-        description="A request may name its W3C traceparent in its metadata under this URI; answers name theirs.",
+        description="A request may have its W3C traceparent in its metadata under this URI; so do answers.",
         params={"format": "https://www.w3.org/TR/trace-context/"},
     ),
     AgentExtension(
@@ -76,16 +76,16 @@ STANDARD: Final = (
     ),
     AgentExtension(
         uri=TIMED_OUT,
-        description="A failed task that ran out of time says so under this URI in its metadata.",
+        description="A failed task that timed out says so under this URI in its metadata.",
         params={"state": STATE_TIMED_OUT, "below": State.FAILED.value},
     ),
     AgentExtension(
         uri=IDEMPOTENT,
-        description="A message with an id that is known gets the answer that the first one got.",
+        description="A message with a known id gets the same answer as the first one.",
     ),
     AgentExtension(
         uri=DEADLINE,
-        description="A request may say under this URI in its metadata until when its answer is wanted.",
+        description="A request may state under this URI in its metadata until when it needs the answer.",
         params={"field": "deadline", "format": "date-time"},
     ),
 )

@@ -83,7 +83,7 @@ def negotiate(card: AgentCard, wants: Wants) -> Agreement:
         for name in (name for name, skill in found.items() if skill is None):
             near = nearest(name, names)
             hint = f"; did you mean {near!r}?" if near else ""
-            missing.append(f"skill {name!r} was wanted, there is {_join(names)}{hint}")
+            missing.append(f"skill {name!r} was required, but it has {_join(names)}{hint}")
 
     inputs = [skill.input_modes or card.default_input_modes for skill in skills] or [card.default_input_modes]
     outputs = [skill.output_modes or card.default_output_modes for skill in skills] or [card.default_output_modes]
@@ -93,14 +93,14 @@ def negotiate(card: AgentCard, wants: Wants) -> Agreement:
     supported = {*wants.extensions, *wants.required}
     offered = {extension.uri: extension for extension in card.features.extensions}
     there = _join(offered)
-    missing += [f"extension {uri} was wanted, there is {there}" for uri in wants.required if uri not in offered]
+    missing += [f"extension {uri} was required, but it has {there}" for uri in wants.required if uri not in offered]
     foreign = [uri for uri, extension in offered.items() if extension.required and uri not in supported]
     missing += [f"the agent requires extension {uri}, which the caller does not support" for uri in foreign]
 
     if wants.streaming and not card.features.streaming:
-        missing.append("streaming was wanted, the agent does not stream")
+        missing.append("streaming was required, but the agent does not stream")
     if wants.push_notifications and not card.features.push_notifications:
-        missing.append("push notifications were wanted, the agent sends none")
+        missing.append("push notifications were required, but the agent sends none")
 
     return Agreement(
         agent=card.agent_id,
@@ -131,7 +131,7 @@ def _choose_interface(card: AgentCard, wants: Wants, missing: list[str]) -> Agen
     if offered:
         there = _join(f"{interface.protocol_version} over {interface.protocol_binding}" for interface in offered)
         wanted = f"versions {_join(wants.versions)} over {_join(wants.bindings)}"
-        missing.append(f"{wanted} were wanted, there is {there}")
+        missing.append(f"{wanted} were required, but it has {there}")
     return None
 
 
@@ -144,7 +144,7 @@ def _shared_modes(
     shared = tuple(mode for mode in wanted if all(any(_match(mode, other) for other in modes) for modes in each))
     if not shared:
         there = _join(dict.fromkeys(mode for modes in each for mode in modes))
-        missing.append(f"{what} as {_join(wanted)} was wanted, there is {there}")
+        missing.append(f"{what} as {_join(wanted)} was required, but it has {there}")
     return shared
 
 

@@ -311,7 +311,9 @@ def verify(
     known = dict(keys) if isinstance(keys, Mapping) else {str(jwk.get("kid")): jwk for jwk in keys}
     signatures = _signatures(document)
     if not signatures:
-        raise SecurityError("The agent card is not signed. Ask its provider for a signed one, or trust it by hand.")
+        raise SecurityError(
+            "The agent card is not signed. Ask its provider for a signed one, or decide yourself to trust it."
+        )
     try:
         contents = {reading: payload(document, reading) for reading in _READINGS}
     except ValidationError as error:
@@ -332,8 +334,10 @@ def verify(
                 break
     if not held:
         listed = ", ".join(sorted(name[:80] for name in names))
-        verdict = "none fits" if names & known.keys() else "none is known"
-        raise SecurityError(f"No signature of the agent card holds: it names the keys {listed}, and of them {verdict}.")
+        verdict = "none matches" if names & known.keys() else "none is known"
+        raise SecurityError(
+            f"No signature of the agent card is valid: it names the keys {listed}, and of them {verdict}."
+        )
     return held
 
 

@@ -114,7 +114,7 @@ class CardPages:
             visitor = None
         card = await self._host.card(visitor, exchange.tenant)
         if card is None:
-            raise NotFound("There is no agent at this address.")
+            raise NotFound("No agent exists at this address.")
         asked = dict(parse_query(exchange.scope["query_string"])).get("format")
         written = asked or version_of(exchange.headers.version) or self._written
         over_grpc = None if exchange.scope["path"].endswith(_OVER_HTTP_ALONE) else self.grpc_port
@@ -139,7 +139,7 @@ class CardPages:
     async def serve_keys(self, exchange: Exchange) -> None:
         """Answer with the public keys; NotFound where nothing is signed."""
         if self._keys is None:
-            raise NotFound("Nothing is signed here.")
+            raise NotFound("This address does not sign anything.")
         body = msgspec.json.encode(self._keys.jwks())
         await send_response(exchange.send, 200, body, JSON, ((b"cache-control", b"public, max-age=%d" % _MAX_AGE),))
 
@@ -158,7 +158,7 @@ class CardPages:
         """The extended card where there is one, else the public one: gRPC 0.3 has a single call for both."""
         card = await self._host.card(principal, exchange.tenant, extended=self._features.extended_agent_card)
         if card is None:
-            raise NotFound("There is no agent at this address.")
+            raise NotFound("No agent exists at this address.")
         url = self._address_of(exchange)
         return await _off_loop(card, self._write, card, url, exchange.tenant, exchange.generation, self.grpc_port)
 
@@ -214,7 +214,7 @@ class CardPages:
         if wanted is None:
             return cards.document(card)
         if wanted not in ("0.1", "0.3", "1.0"):
-            raise ValidationError(f"There is no card format {wanted[:40]!r}. There are 0.1, 0.3 and 1.0.")
+            raise ValidationError(f"Unknown card format {wanted[:40]!r}. Known are 0.1, 0.3 and 1.0.")
         generation: Generation = wanted  # type: ignore[assignment]
         return card.to_wire(generation)
 

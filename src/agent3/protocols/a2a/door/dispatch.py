@@ -67,7 +67,7 @@ class Dispatcher:
         """Refuse a method that is not offered, before its params are even looked at."""
         if "ushNotification" in method and not self._features.push_notifications:
             raise PushNotSupported(
-                "This agent sends no push notifications. Stream, or read the task from time to time."
+                "This agent sends no push notifications. Use streaming, or read the task from time to time."
             )
 
     def accept(self, exchange: Exchange, request: R) -> R:
@@ -81,7 +81,7 @@ class Dispatcher:
         if exchange.tenant is None or request.tenant == exchange.tenant:
             return request
         if request.tenant is not None:
-            raise NotFound(f"There is no tenant {request.tenant[:100]!r} at this address.")
+            raise NotFound(f"Tenant {request.tenant[:100]!r} does not exist at this address.")
         return replace(request, tenant=exchange.tenant)
 
     async def answer(self, exchange: Exchange, principal: Principal, request: Request) -> Any:

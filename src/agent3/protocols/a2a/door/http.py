@@ -43,7 +43,7 @@ JSON = b"application/json"
 A2A_JSON = b"application/a2a+json"
 BINDING = "agent3.binding"
 """The key of a scope that was not made from an HTTP request; its value is ``grpc``."""
-INTERNAL: Final = "Internal error. The log says more."
+INTERNAL: Final = "Internal error. See the log of the gateway."
 BEAT = 15.0
 """Seconds of silence after which a stream sends a sign of life."""
 _BEAT = b": still here\n\n"

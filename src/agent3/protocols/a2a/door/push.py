@@ -108,7 +108,7 @@ class Pushes:
             )
             assert last is not None
             if last["others"] >= _MOST_CONFIGS:
-                raise RateLimited(f"A task may have {_MOST_CONFIGS} push configurations. Delete one of them first.")
+                raise RateLimited(f"A task may have at most {_MOST_CONFIGS} push configurations. Delete one first.")
             row = await tx.one(
                 "INSERT INTO a2a_pushes (job, id, number, url, scheme, token, generation, sealed, created) "
                 "VALUES (?, ?, ?, ?, ?, ?, ?, ?, ?) ON CONFLICT (job, id) DO UPDATE SET url = excluded.url, "
@@ -340,7 +340,7 @@ def verify(
     given = {name.lower(): value for name, value in headers.items()}
     for name, expected in ((TOKEN.lower(), token), ("authorization", authorization)):
         if expected is not None and not hmac.compare_digest(given.get(name, "").encode(), expected.encode()):
-            raise Unauthenticated(f"The notification's {name} is not the one that was configured.")
+            raise Unauthenticated(f"The notification's {name} differs from the configured one.")
     known = given.get(webhooks.ID)
     if secret is not None:
         known = webhooks.verify(secret, headers, body, tolerance=tolerance, now=now)

@@ -54,7 +54,7 @@ def read_intent(message: Message) -> Intent:
         try:
             given = msgspec.json.decode(only.text)
         except (msgspec.DecodeError, RecursionError) as error:
-            raise ValidationError(f"The message claims to be application/json but is not: {error}") from None
+            raise ValidationError(f"The message is not valid application/json: {error}") from None
     text = "\n".join(part.text for part in rest if part.text)
     return Intent(name, given, tuple(rest), text)
 
@@ -75,8 +75,8 @@ async def choose_target(
             near = nearest(intent.name, [each.name for each in offered])
             hint = f" Did you mean {near!r}?" if near else ""
             raise CapabilityNotFound(
-                f"Agent {agent.id!r} has no capability {intent.name[:100]!r} that you can call.{hint} "
-                f"It has {_join_names(offered)}.",
+                f"Agent {agent.id!r} has no capability {intent.name[:100]!r} that you may call.{hint} It has "
+                f"{_join_names(offered)}.",
                 data={"nearest": [near]} if near else None,
             )
     return Aim(agent, found, intent.input, parts_in(intent.parts))

@@ -353,7 +353,9 @@ class Engine:
 
     def _pushes(self) -> Pushes:
         if self._push is None:
-            raise PushNotSupported("This agent sends no push notifications. Stream, or read the task now and then.")
+            raise PushNotSupported(
+                "This agent sends no push notifications. Use streaming, or read the task from time to time."
+            )
         return self._push
 
     def _who(self, caller: Caller) -> GatewayCaller:
@@ -410,7 +412,7 @@ class Engine:
         if caller.until is not None:
             timeout = min(caller.until - self._env.now(), _LONGEST)
             if timeout <= 0:
-                raise CallTimeout("The deadline of this message has passed. Send it with a later one.")
+                raise CallTimeout("The deadline of this message has passed. Send it with a later deadline.")
         kind = answer_kind(aim.capability)
         own: dict[str, Any] = {
             # Parts that are in the call already are not stored twice.
@@ -565,8 +567,8 @@ class Engine:
         self._messages.inc((caller.principal.id, job.call.agent, "request"))
         if job.status != "needs":
             raise InvalidTaskState(
-                f"Task {message.task_id or request.task_alias} is {job.status} and waits for no message. "
-                "Begin a new one in the same context."
+                f"Task {message.task_id or request.task_alias} is {job.status} and accepts no message. Start "
+                "a new one in the same context."
             )
         if (push := request.configuration.push) is not None:
             await self.create_push(caller, CreatePush(task_id=job.id, config=push))
@@ -671,14 +673,14 @@ def _identify(message: Message) -> str:
 def _reused_id(request: Send) -> Conflict:
     """The error for an id that is used again with the same words for something else."""
     if request.task_alias is not None:
-        return Conflict(f"Task {request.task_alias} was begun with another message. Give the new one an id of its own.")
+        return Conflict(f"Task {request.task_alias} was started with another message. Give the new one its own id.")
     return Conflict(
-        f"Message {request.message.message_id} was sent before with another content. Give it a new messageId."
+        f"Message {request.message.message_id} was already sent with different content. Give it a new messageId."
     )
 
 
 def _not_cancelable(job: Job) -> TaskNotCancelable:
-    return TaskNotCancelable(f"Task {job.id} is {job.status} and cannot be cancelled any more.")
+    return TaskNotCancelable(f"Task {job.id} is {job.status} and can no longer be cancelled.")
 
 
 def _search_text(task: Task) -> str:
@@ -710,14 +712,14 @@ def _check_modes(request: Send, capability: Capability) -> None:
         for part in request.message.parts:
             if part.media_type and not _among(part.media_type, taken):
                 raise ContentTypeNotSupported(
-                    f"{capability.name} takes {', '.join(taken)}, and not {part.media_type[:100]}."
+                    f"{capability.name} accepts {', '.join(taken)}, but not {part.media_type[:100]}."
                 )
     accepted = request.configuration.accepted_output_modes
     if accepted and capability.output_modes != _USUAL_MODES:
         given, wanted = read_declared(capability.output_modes), read_declared(accepted)
         if not any(_among(mode, wanted) for mode in given) and not any(_among(mode, given) for mode in wanted):
             raise ContentTypeNotSupported(
-                f"{capability.name} gives {', '.join(given)}, and you accept {', '.join(wanted)[:200]}."
+                f"{capability.name} returns {', '.join(given)}, but you accept {', '.join(wanted)[:200]}."
             )
 
 

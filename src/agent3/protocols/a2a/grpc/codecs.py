@@ -154,7 +154,7 @@ class GrpcCodec(ABC):
         try:
             return self._decode(message, data, limits)
         except RequestError as error:
-            raise MalformedResponse(f"The agent's answer breaks the protocol: {error.message}") from None
+            raise MalformedResponse(f"The agent's answer violates the protocol: {error.message}") from None
 
 
 class Grpc10(GrpcCodec):

@@ -51,7 +51,7 @@ class Source:
         """Count one value. TooLarge."""
         self.left -= 1
         if self.left < 0:
-            raise TooLarge("The message holds too many values. Send it in smaller pieces.")
+            raise TooLarge("The message contains too many values. Send it in smaller pieces.")
 
     def varint(self, at: int, end: int) -> tuple[int, int]:
         """A number, and where it ends."""
@@ -141,7 +141,7 @@ def _read_time(source: Source, bounds: Bounds, depth: int) -> str:
     try:
         time = _EPOCH + timedelta(seconds=seconds, microseconds=nanos // 1_000)
     except OverflowError:
-        raise RequestError("The message holds a time that is out of range.") from None
+        raise RequestError("The message contains a time that is out of range.") from None
     return time.isoformat(timespec="microseconds").replace("+00:00", "Z")
 
 
@@ -153,7 +153,7 @@ def _write_time(value: str) -> bytes:
 
 def _check_depth(depth: int) -> None:
     if depth <= 0:
-        raise TooLarge("The message is nested too deeply. Send a flatter one.")
+        raise TooLarge("The message is nested too deeply. Flatten it.")
 
 
 def _read_object(source: Source, bounds: Bounds, depth: int) -> dict[str, Any]:
@@ -181,7 +181,7 @@ def _read_value(source: Source, bounds: Bounds, depth: int) -> Any:
             case (2, 1):
                 found = _double.unpack_from(source.data, content[0])[0]
                 if not math.isfinite(found):
-                    raise RequestError("The message holds a number that JSON does not have. Send finite ones.")
+                    raise RequestError("The message contains a number that JSON does not have. Send finite numbers.")
                 if found.is_integer() and abs(found) <= _EXACT:
                     found = int(found)
             case (3, 2):

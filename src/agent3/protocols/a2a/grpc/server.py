@@ -183,8 +183,9 @@ class GrpcDoor:
         if any(name in _SIGNATURES for name, _ in exchange.scope["headers"]):
             # What a signature covers is an HTTP request, with its path and digest; over gRPC it would prove nothing.
             raise Unauthenticated(
-                "Signed requests are accepted over HTTP only, because gRPC has another path and body than the ones "
-                f"that are signed. Send them as JSON-RPC or REST to {self._address.geturl()}, or use a key or a token."
+                "Signed requests are accepted over HTTP only, because the path and body of gRPC differ from "
+                f"the signed ones. Send them as JSON-RPC or REST to {self._address.geturl()}, or use a key "
+                "or a token."
             )
         if self._judge is not None:
             await self._judge(exchange.scope)

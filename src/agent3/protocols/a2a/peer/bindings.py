@@ -232,7 +232,7 @@ class JsonRpcBinding:
         except (ParseError, TooLarge, msgspec.MsgspecError, UnicodeDecodeError):
             if status >= 300:
                 raise _to_refusal(status, wire_errors.read_rest(status, None), headers, self.interface) from None
-            raise MalformedResponse(f"{host} answered with something that is not JSON-RPC.") from None
+            raise MalformedResponse(f"{host} did not answer with JSON-RPC.") from None
         if envelope.error is not None:
             error = self._codec.read_error(envelope.error)
             raise _to_refusal(status, error, headers, self.interface) if status >= 300 else error
@@ -332,7 +332,7 @@ class GrpcBinding:
 
     def __init__(self, interface: Interface, gate: Gate):
         if find_spec("grpc") is None:
-            raise MissingExtra("An agent that is only reached over gRPC", "grpc")
+            raise MissingExtra("An agent that is reachable only over gRPC", "grpc")
         if interface.generation == "0.1":
             raise ContentTypeNotSupported("A2A 0.1 has no gRPC binding.")
         self.interface = interface

@@ -121,8 +121,7 @@ async def _fetch(
         raise MalformedResponse(f"{_host(url)} does not serve a valid agent card: {error.message}") from None
     if not cards.interfaces(card):
         raise MalformedResponse(
-            f"The card of {_host(url)} names no address at which A2A 0.1, 0.2, 0.3 or 1.0 is spoken over JSON-RPC, "
-            "REST or gRPC."
+            f"The card of {_host(url)} has no address for A2A 0.1, 0.2, 0.3 or 1.0 over JSON-RPC, REST or gRPC."
         )
     return FoundCard(url=url, document=document, card=card, etag=response.headers.get("ETag"))
 
@@ -181,7 +180,7 @@ def keep_signed(found: FoundCard, signature: dict[str, Any]) -> tuple[FoundCard,
     document = signatures.signed_part(found.document, signature["readings"])
     card = AgentCard.from_wire(document)
     if not cards.interfaces(card):
-        return found, {"status": "unverified", "why": "its signatures do not cover the addresses that it names"}
+        return found, {"status": "unverified", "why": "its signatures do not cover its addresses"}
     return replace(found, document=document, card=card), signature
 
 
@@ -190,4 +189,6 @@ def explain_key_change(before: Mapping[str, Any], now: Mapping[str, Any]) -> str
     keys = before.get("keys") or ()
     if before.get("status") != "verified" or set(keys) & set(now.get("keys") or ()):
         return None
-    return f"its card was signed with a key that is gone, and the new one is {now.get('status') or 'unsigned'}"
+    return (
+        f"its card was signed with a key that no longer exists, and the new card is {now.get('status') or 'unsigned'}"
+    )

@@ -69,8 +69,8 @@ class A2AClient:
     def __init__(self, peer: Peer, seconds: float = 300.0):
         if not isinstance(peer, Peer):  # an address, as a user's first try has it
             raise SetupError(
-                "A2AClient is made by connect, which reads the agent's card: await A2AClient.connect(address). "
-                "Synchronous code uses SyncA2AClient."
+                "Create an A2AClient with connect, which reads the agent's card: await "
+                "A2AClient.connect(address). In synchronous code, use SyncA2AClient."
             )
         self._peer = peer
         self._options = RequestOptions(timeout=seconds)
@@ -102,7 +102,7 @@ class A2AClient:
         if card is not None:
             offered = cards.interfaces(card)
             if not offered:
-                raise SetupError(f"The card of {card.name!r} names no address to connect to.")
+                raise SetupError(f"The card of {card.name!r} has no address to connect to.")
             first = offered[0][0]
             address = grpc_url(first.url) if first.protocol_binding.upper() == "GRPC" else first.url
         gate = Gate(replace(policy or Policy(), total_timeout=timeout).registering(address))
@@ -245,7 +245,7 @@ class SyncA2AClient:
 
     def __init__(self, client: A2AClient):
         if not isinstance(client, A2AClient):
-            raise SetupError("SyncA2AClient is made by connect: client = SyncA2AClient.connect(address).")
+            raise SetupError("Create a SyncA2AClient with connect: client = SyncA2AClient.connect(address).")
         self._client = client
 
     @classmethod

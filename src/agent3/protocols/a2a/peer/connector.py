@@ -227,7 +227,7 @@ class A2AConnector:
             if declined and not any(asked.values()):
                 # An agent that asks in words, without forms, has no way to be told no.
                 await self._cancel(call, peer, state["task"])
-                return Failed("declined", f"What {call.agent} asked was declined, and its task was cancelled.")
+                return Failed("declined", f"The question of {call.agent} was declined, and its task was cancelled.")
             return await self._send(call, peer, build_answer(call))
         message = self._refer(call, build_message(call, route.target or call.capability))
         known = (*peer.extensions, *message.extensions)
@@ -384,7 +384,7 @@ class A2AConnector:
             task = await self._read(call, peer, task_id)
             if task.status.state in TERMINAL:
                 return to_outcome(task, call)
-            return Failed("target_failed", f"{call.agent} does not let its task be cancelled.")
+            return Failed("target_failed", f"{call.agent} does not allow its task to be cancelled.")
         return Failed("canceled", "The task was cancelled.")
 
     def _finish(self, call: Call, result: Task | Message) -> Outcome:
@@ -514,7 +514,7 @@ class _TaskKeeper:
             try:
                 await live.keep(_KEPT_TASK, task)
             except StorageError as error:
-                log.warning("a task id could not be stored and would be lost with this process: %s", error)
+                log.warning("a task id could not be stored and is lost when this process ends: %s", error)
 
         def begin() -> None:
             self._writing = loop.create_task(write())

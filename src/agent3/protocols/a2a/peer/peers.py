@@ -203,7 +203,7 @@ class Peer:
                 if progress.settled:
                     return
                 if progress.task is None:
-                    raise Unavailable(f"{self.host} ended its stream before it sent anything.")
+                    raise Unavailable(f"{self.host} closed its stream before it sent anything.")
             except _NOT_STREAMED as error:
                 if isinstance(source, Subscribe):
                     break
@@ -221,11 +221,11 @@ class Peer:
                 # Without a task id the message itself would be sent again, which takes an agent that dedupes.
                 if progress.task is None and not (self.dedupes and isinstance(error, Unavailable) and error.sent):
                     raise
-            log.info("%s: a stream broke off and is resumed", self.host)
+            log.info("%s: a stream was interrupted and is resumed", self.host)
             await asyncio.sleep(self._first_pause * attempt)
             source = Subscribe(id=progress.task) if progress.task is not None else source
         if progress.task is None:
-            raise Unavailable(f"{self.host} broke off each of its streams before it sent anything.")
+            raise Unavailable(f"{self.host} closed each of its streams before it sent anything.")
         async for task in self.poll(progress.task, options):
             yield task
 
@@ -280,7 +280,7 @@ class Peer:
     def _no_interface(self) -> Agent3Error:
         if any(each.protocol_binding.upper() == "GRPC" for each in self.card.interfaces):
             return MissingExtra(f"{self.card.name}, which is only reached over gRPC,", "grpc")
-        return TargetError(f"The card of {self.host} names no address that is reachable over {', '.join(BINDINGS)}.")
+        return TargetError(f"The card of {self.host} has no address for {', '.join(BINDINGS)}.")
 
     def _may_try_next(self, binding: Binding, request: Request, error: RequestError) -> bool:
         """Whether an error means that this language is not spoken here, and so that nothing was done.

@@ -261,13 +261,15 @@ class PushReceiver:
     def admit(self, key: str, headers: Mapping[str, str]) -> None:
         """Check a callback before its body is read; NotFound or Unauthenticated if it is not genuine."""
         if not _KEY.fullmatch(key):
-            raise self._reject("unknown", NotFound("There is no such callback. Its address is in the configuration."))
+            raise self._reject(
+                "unknown", NotFound("This callback does not exist. Use the address in the configuration.")
+            )
         expected = self._derive("token", key).encode()
         authorization = headers.get("authorization", "")
         bearer = authorization[7:].strip() if authorization[:7].lower() == "bearer " else ""
         shown = [headers.get(TOKEN.lower(), ""), bearer]
         if not any(hmac.compare_digest(token.encode("latin-1", "replace"), expected) for token in shown):
-            reason = f"Send the token of the push configuration as {TOKEN}, or as its credentials say."
+            reason = f"Send the token of the push configuration as {TOKEN}, or as its credentials describe."
             raise self._reject("forged", Unauthenticated(reason))
 
     def take(self, key: str, headers: Mapping[str, str], body: bytes) -> str:
@@ -280,7 +282,7 @@ class PushReceiver:
             item = read_notification(body)
             task = item.id if isinstance(item, Task) else item.task_id or ""
             if wait is not None and wait.task is not None and task != wait.task:
-                raise ValidationError(f"This callback is for another task than {task[:100]!r}.")
+                raise ValidationError(f"This callback belongs to another task than {task[:100]!r}.")
         except Agent3Error as error:
             raise self._reject("malformed", error) from None
         name = headers.get(webhooks.ID, "").encode("utf-8", "surrogatepass") or body
@@ -322,7 +324,9 @@ class PushReceiver:
         """
         genuine = _KEY.fullmatch(key) and hmac.compare_digest(self._derive("proof", key[:16])[:16], key[16:])
         if not genuine or not _CHALLENGE.fullmatch(asked):
-            raise self._reject("unknown", NotFound("There is no such callback. Its address is in the configuration."))
+            raise self._reject(
+                "unknown", NotFound("This callback does not exist. Use the address in the configuration.")
+            )
         return asked
 
     def _reject(self, result: str, error: Agent3Error) -> Agent3Error:

@@ -89,11 +89,11 @@ FREE_INPUT: Final[dict[str, Any]] = {
     "type": "object",
     FREE_TEXT: "message",
     "properties": {
-        "message": {"type": "string", "description": "What to say to the agent, in plain words."},
-        "data": {"description": "Structured input beside or instead of words."},
+        "message": {"type": "string", "description": "The message to the agent, in plain words."},
+        "data": {"description": "Structured input, in addition to words or instead of them."},
         "files": {
             "type": "array",
-            "description": "Files for the agent, by value in base64 or by address.",
+            "description": "Files for the agent, as base64 or by address.",
             "items": {
                 "type": "object",
                 "properties": {
@@ -209,7 +209,7 @@ def build_message(call: Call, skill: str | None) -> Message:
         text_and_files = parts_out(part for part in call.parts if isinstance(part.data, UnsetType))
         parts = (*text_and_files, Part(data=call.input or {}))
     if not parts:
-        raise ValidationError(f"{call.agent}/{call.capability} was given nothing to say. Give it a message.")
+        raise ValidationError(f"{call.agent}/{call.capability} got an empty message. Send some text.")
     given = given_message(call)
     metadata = {**((given.metadata if given is not None else None) or {}), **({"skillId": skill} if skill else {})}
     return Message(
@@ -295,7 +295,7 @@ def build_answer(call: Call) -> Message:
     return Message(
         message_id=f"{message_id(call)}-{call.turn}",
         role=Role.USER,
-        parts=tuple(parts) or (Part(text="Go on."),),
+        parts=tuple(parts) or (Part(text="Continue."),),
         task_id=call.state["task"],
         context_id=call.state.get("context"),
     )

@@ -112,7 +112,7 @@ class Reader(Generic[T]):
 
     def _not_json(self, error: Exception) -> ParseError:
         if isinstance(error, RecursionError):
-            return ParseError(f"The {self._what} is nested too deeply. Send a flatter one.")
+            return ParseError(f"The {self._what} is nested too deeply. Flatten it.")
         return ParseError(f"The {self._what} is not valid JSON: {error}")
 
     @cached_property
@@ -153,7 +153,7 @@ def invalid(faults: Iterable[schema.Fault]) -> ValidationError:
 
 def as_malformed(error: ValidationError | ParseError) -> MalformedResponse:
     """The same error when it was an agent's answer that could not be read."""
-    return MalformedResponse(f"The agent's answer breaks the protocol: {error.message}", data=error.data)
+    return MalformedResponse(f"The agent's answer violates the protocol: {error.message}", data=error.data)
 
 
 def check_message(message: Message, path: str = "message") -> Message:
@@ -161,9 +161,9 @@ def check_message(message: Message, path: str = "message") -> Message:
     if not message.message_id or not message.parts or any(_contents(part) != 1 for part in message.parts):
         faults = list(_part_faults(message.parts, f"{path}.parts"))
         if not message.parts:
-            faults.append(fault(f"{path}.parts", "must hold at least one part", "one or more parts", "[]"))
+            faults.append(fault(f"{path}.parts", "must contain at least one part", "one or more parts", "[]"))
         if not message.message_id:
-            problem = "must not be empty; give each message an id of its own"
+            problem = "must not be empty; give each message its own id"
             faults.insert(0, fault(f"{path}.messageId", problem, "a text", "''"))
         raise invalid(faults)
     if message.context_id == "" or message.task_id == "":

@@ -318,7 +318,7 @@ class Dialect:
             holds = f"holds {' and '.join(held)}" if held else "is empty"
             return fault(f"{path}[{number}]", f"{holds}; a part has exactly one of text, file and data")
         if tag is not None and tag != held[0]:
-            return fault(f"{path}[{number}]", f"is tagged {tag!r} but holds {held[0]!r}")
+            return fault(f"{path}[{number}]", f"is tagged {tag!r} but contains {held[0]!r}")
         if held[0] == "file" and (part["file"].get(self._raw) is None) == (part["file"].get(self._url) is None):
             return fault(f"{path}[{number}].file", f"must have exactly one of {self._raw} and {self._url}")
         return None

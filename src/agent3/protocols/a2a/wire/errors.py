@@ -299,16 +299,16 @@ def _find_info(data: Any) -> Mapping[str, Any]:
 _WITHOUT_WORDS: Final[dict[type[Agent3Error], str]] = {
     CallTimeout: "The agent reports that it ran out of time",
     Canceled: "The agent reports that the task was cancelled",
-    ContentTypeNotSupported: "The agent does not take this kind of content",
+    ContentTypeNotSupported: "The agent does not accept this kind of content",
     JobNotFound: "The agent does not know the task",
-    MalformedResponse: "The agent reports that it could not make a valid answer",
-    MethodNotFound: "The agent does not offer this operation",
-    RateLimited: "The agent takes no more calls for now",
-    RequestError: "The agent does not take this request",
+    MalformedResponse: "The agent reports that it could not produce a valid answer",
+    MethodNotFound: "The agent does not support this operation",
+    RateLimited: "The agent accepts no more calls at the moment",
+    RequestError: "The agent does not accept this request",
     TargetRefused: "The agent refused our credentials",
     TooLarge: "The request is too large for the agent",
-    Unavailable: "The agent is not available now",
-    ValidationError: "The agent does not take this input",
+    Unavailable: "The agent is not available at the moment",
+    ValidationError: "The agent does not accept this input",
 }
 """What is said for an agent that gives no reason."""
 

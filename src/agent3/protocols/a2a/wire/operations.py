@@ -148,7 +148,7 @@ class Routes:
     def _search(self, http: str, path: str) -> Match:
         found = [(match, route) for pattern, route in self._patterns if (match := pattern.fullmatch(path))]
         if not found:
-            raise MethodNotFound(f"Nothing is served at {path[:200]!r}. The agent's card says what is.")
+            raise MethodNotFound(f"{path[:200]!r} does not exist here. The agent's card has the addresses.")
         # "/tasks/1:cancel" is the verb cancel of the task "1", never the task "1:cancel": the longer pattern wins.
         found.sort(key=lambda pair: (bool(pair[0].groupdict().get("tenant")), -len(pair[1].path)))
         same_path = [(match, route) for match, route in found if route.path == found[0][1].path]
@@ -157,4 +157,6 @@ class Routes:
                 values = {name: unquote(value) for name, value in match.groupdict().items() if value is not None}
                 return Match(route, values)
         allow = ", ".join(sorted({route.http for _, route in same_path}))
-        raise MethodNotAllowed(f"{path[:200]!r} does not take {http[:20]}. It takes {allow}.", data={"allow": allow})
+        raise MethodNotAllowed(
+            f"{path[:200]!r} does not support {http[:20]}. It supports {allow}.", data={"allow": allow}
+        )

@@ -267,7 +267,7 @@ def request_to_question(name: str, request: Any, call: Call) -> Question:
     if method in ("sampling/createMessage", "roots/list") and PASSED in call.meta:
         return Question(name, f"{call.agent} asks for {method}", {"type": "object", REQUEST: request})
     if method != "elicitation/create":
-        raise TargetError(f"{call.agent} asks for {str(method)[:64]!r}, which this gateway does not offer to servers.")
+        raise TargetError(f"{call.agent} asks for {str(method)[:64]!r}, which this gateway does not support.")
     return _elicitation_to_question(name, params_of(request))
 
 
@@ -301,7 +301,7 @@ def encode_responses(call: Call) -> dict[str, Any]:
         if name not in raw:
             responses[key] = encode_elicit_result(answer)
         elif answer is None or answer.action != "accept":
-            raise Declined("The client declined what the server asked of its model or folders.")
+            raise Declined("The client declined a request of the server for its model or folders.")
         else:
             responses[key] = answer.data
     return responses

@@ -164,7 +164,7 @@ class PendingRequest:
             await self._limit.__aexit__(kind, error, trace)
         except TimeoutError:
             raise Silent(
-                f"The MCP server showed no sign of progress for {self._idle:g} s; the call was cancelled there."
+                f"The MCP server reported no progress for {self._idle:g} s; the call was cancelled there."
             ) from None
 
     def notify(self, method: str, params: dict[str, Any]) -> None:
@@ -181,7 +181,7 @@ class PendingRequest:
     async def answer(self, method: str, params: dict[str, Any]) -> dict[str, Any]:
         """Answer a request of the server; ServerError if the caller cannot."""
         if self._on_request is None:
-            raise ServerError(jsonrpc.METHOD_NOT_FOUND, f"This client does not answer {method}")
+            raise ServerError(jsonrpc.METHOD_NOT_FOUND, f"This client does not support {method}")
         task = asyncio.current_task()
         assert task is not None
         self._answering.add(task)
@@ -252,9 +252,9 @@ async def decode_message(body: bytes, place: str) -> dict[str, Any]:
     try:
         message = await jsonrpc.decode_large(body, LIMITS)
     except (ParseError, TooLarge) as error:
-        raise MalformedResponse(f"{place} answered with something that is not JSON-RPC: {error.message}") from None
+        raise MalformedResponse(f"{place} did not answer with JSON-RPC: {error.message}") from None
     if not isinstance(message, dict) or message.get("jsonrpc") != "2.0":
-        raise MalformedResponse(f"{place} answered with something that is not JSON-RPC 2.0.")
+        raise MalformedResponse(f"{place} did not answer with JSON-RPC 2.0.")
     return message
 
 
@@ -284,7 +284,7 @@ async def answer_request(message: dict[str, Any], pending: PendingRequest | None
         if method == "ping":
             return jsonrpc.result(key, {})
         if pending is None:
-            raise ServerError(jsonrpc.METHOD_NOT_FOUND, f"This client does not answer {method}")
+            raise ServerError(jsonrpc.METHOD_NOT_FOUND, f"This client does not support {method}")
         return jsonrpc.result(key, await pending.answer(method, params_of(message)))
     except ServerError as error:
         return jsonrpc.error(key, error.code or jsonrpc.INTERNAL_ERROR, error.message)
@@ -380,7 +380,7 @@ class HTTPChannel:
             try:
                 await self._post(body, headers)
             except Unavailable:
-                log.debug("%s is told again", self.place)
+                log.debug("%s is sent again", self.place)
             else:
                 return
         await self._post(body, headers)
@@ -390,7 +390,7 @@ class HTTPChannel:
             async with asyncio.timeout(_COURTESY * 5), self._open("POST", body, headers) as answer:
                 content = b"".join([chunk async for chunk in answer])
         except TimeoutError:
-            raise CallTimeout(f"{self.place} did not take a notification in time.") from None
+            raise CallTimeout(f"{self.place} did not accept a notification in time.") from None
         if answer.status >= 400:
             await self._parse_body(answer, content)
 
@@ -403,7 +403,7 @@ class HTTPChannel:
         async with self._open("GET", None, headers) as answer:
             opened()
             if answer.status == 404 and self._has_listened:
-                raise ServerError(None, "The session is not known any more", status=404)
+                raise ServerError(None, "The session is no longer known", status=404)
             if answer.status != 200 or not _is_event_stream(answer):
                 return False
             self._has_listened = True
@@ -422,7 +422,7 @@ class HTTPChannel:
             async with asyncio.timeout(_COURTESY), self._open("DELETE", None, headers):
                 pass
         except (Agent3Error, TimeoutError):
-            log.debug("%s was not told that its session is over", self.place)
+            log.debug("%s was not told that its session has ended", self.place)
 
     async def aclose(self) -> None:
         self._closed = True
@@ -504,17 +504,19 @@ class HTTPChannel:
         # These statuses speak for themselves, whatever the body says. All but 5xx refuse before any tool has run.
         error: Agent3Error | None = None
         if status < 400:
-            error = TargetError(f"{place} redirects to elsewhere (HTTP {status}); add the final address instead.")
+            error = TargetError(f"{place} redirects to another address (HTTP {status}); add the final address instead.")
         elif status == LoopDetected.http_status:
             error = LoopDetected(
                 f"{place} is this gateway itself, or leads back to it. A gateway does not call itself."
             )
         elif status in (401, 403):
             what = "requires a valid credential" if status == 401 else "does not allow this with our credential"
-            hint = "Give it one with agent3 add --credential env:NAME."
+            hint = "Add one with agent3 add --credential env:NAME."
             error = TargetRefused(f"{place} {what} (HTTP {status}). {hint}", data={"status": status})
         elif status == 429:
-            error = RateLimited(f"{place} takes no more calls for now (HTTP 429).", retry_after=_retry_after(answer))
+            error = RateLimited(
+                f"{place} accepts no more calls at the moment (HTTP 429).", retry_after=_retry_after(answer)
+            )
         elif status in (502, 503, 504):
             text, own = f"{place} is not available (HTTP {status}).", {HTTP_STATUS: status}
             raise Unavailable(text, retry_after=_retry_after(answer), data=own)
@@ -568,7 +570,7 @@ class HTTPChannel:
         try:
             await self.tell(await answer_request(message, pending), _headers_after(headers))
         except (Agent3Error, ServerError, TimeoutError) as error:
-            log.warning("%s did not take the answer to its question: %s", self.place, error)
+            log.warning("%s did not accept the answer to its question: %s", self.place, error)
 
     async def _resume(
         self, key: int, pending: PendingRequest, headers: Mapping[str, str], state: _StreamState
@@ -586,7 +588,9 @@ class HTTPChannel:
                 continue
             if message is not None:
                 return message
-        raise Unavailable(f"{self.place} broke off before it answered; whether it did the work is not known.")
+        raise Unavailable(
+            f"{self.place} closed the connection before it answered; whether it did the work is not known."
+        )
 
 
 class OldHTTPChannel(HTTPChannel):
@@ -617,10 +621,10 @@ class OldHTTPChannel(HTTPChannel):
                 either: list[asyncio.Future[Any]] = [self._reading, endpoint]
                 await asyncio.wait(either, return_when=asyncio.FIRST_COMPLETED)
         except TimeoutError:
-            raise ServerError(None, "its stream does not say where messages go") from None
+            raise ServerError(None, "its stream does not name the address for messages") from None
         if not endpoint.done():
             self._reading.result()
-            raise ServerError(None, "its stream ended before it said where messages go")
+            raise ServerError(None, "its stream ended before it named the address for messages")
 
     async def request(self, key: int, body: bytes, headers: Mapping[str, str], pending: PendingRequest) -> Any:
         answer: asyncio.Future[dict[str, Any]] = asyncio.get_running_loop().create_future()
@@ -672,7 +676,7 @@ class OldHTTPChannel(HTTPChannel):
             self._closed = True
             for waiting, _ in self._waiting.values():
                 if not waiting.done():
-                    text = "ended the stream of the session before it answered; whether it did the work is not known."
+                    text = "closed the stream of the session before it answered; whether it did the work is not known."
                     waiting.set_exception(Unavailable(f"{self.place} {text}"))
 
     def _take_endpoint(self, given: str) -> None:
@@ -680,9 +684,9 @@ class OldHTTPChannel(HTTPChannel):
         try:
             old, new = urlsplit(self._url), urlsplit(urljoin(self._url, given))
         except ValueError:
-            raise ServerError(None, "its stream names an address for messages that is none") from None
+            raise ServerError(None, "the address for messages in its stream is not valid") from None
         if (old.scheme, old.netloc) != (new.scheme, new.netloc):
-            raise ServerError(None, "it wants messages to be sent to another server")
+            raise ServerError(None, "the address for messages in its stream is on another server")
         self._url = new.geturl()
 
     async def _dispatch(self, data: bytes) -> None:

@@ -85,10 +85,8 @@ _CANNOT_ASK = re.compile("back-channel|server-initiated request|server-to-client
 """How servers of both eras say in the modern one that a tool asks by a request of its own."""
 _CANNOT_ANSWER = re.compile("handler returned an invalid result|returned an input-required result", re.IGNORECASE)
 """How they say in the handshake era that a tool asks by its result."""
-_AGAIN = (
-    "It was called in an era of the protocol in which it cannot ask. Call it again: it will be called in the other."
-)
-_OTHER_PROGRAM = "If it asks by its result, add it again with --era modern."
+_AGAIN = "It was called in an era of the protocol in which it cannot ask. Call it again: the other era will be used."
+_OTHER_PROGRAM = "If it asks in its result, add it again with --era modern."
 _REJECTED = -1
 """The error code for a person's refusal of sampling."""
 _VALUES = frozenset({"const", "default", "enum", "examples"})
@@ -177,7 +175,7 @@ class MCPConnector:
         asks = session.era == "legacy" or (bool(tools) and await upstream.has_both_eras())
         own = self._gateway
         if own and any(isinstance(meta := tool.get("_meta"), dict) and meta.get(via.META) == own for tool in tools):
-            raise LoopDetected(f"{place_of(address)} leads back to this gateway. A gateway does not call itself.")
+            raise LoopDetected(f"{place_of(address)} leads back to this gateway, and a gateway does not call itself.")
         capabilities = await _beside_if_large(
             tools, lambda: [_to_capability(tool, pattern, session, self._ceiling, asks) for tool in tools]
         )
@@ -611,10 +609,10 @@ def _to_capability(
     """A tool as a capability, its schemas unchanged; None, and a warning, for one that cannot be called."""
     name, schema = tool.get("name"), _drop_nulls(tool.get("inputSchema"))
     if not isinstance(name, str) or not name or not isinstance(schema, dict):
-        log.warning("%s lists a tool without name or schema; it is left out", session.channel.place)
+        log.warning("%s lists a tool without a name or schema; it is ignored", session.channel.place)
         return None
     if fault := find_invalid_x_mcp_header(schema):
-        log.warning("%s: the tool %r is left out: %s", session.channel.place, name, fault)
+        log.warning("%s: ignoring tool %r: %s", session.channel.place, name, fault)
         return None
     given = tool.get("annotations")
     annotations: dict[str, Any] = given if isinstance(given, dict) else {}

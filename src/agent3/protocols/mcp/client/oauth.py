@@ -167,7 +167,7 @@ class OAuth:
         """Go on with what was kept. The token endpoint is taken from there too, and not discovered again."""
         context = self._context
         if context is None:
-            raise TypeError("a token by an identity assertion is requested anew, and not kept")
+            raise TypeError("the token for an identity assertion is requested again, not stored")
         async with self._lock:
             context.current_tokens = OAuthToken.model_validate(grant.tokens)
             context.token_expiry_time = grant.until
@@ -331,13 +331,13 @@ def _dump(model: BaseModel | None) -> dict[str, Any] | None:
 async def _send(gate: Gate, request: httpx2.Request) -> httpx2.Response:
     url = request.url
     if url.scheme != "https" and url.host not in LOOPBACK:
-        raise OAuthFlowError(f"{url.scheme}://{url.host} is not https, and secrets are sent over https only")
+        raise OAuthFlowError(f"{url.scheme}://{url.host} does not use https, and secrets are sent over https only")
     headers = {name: value for name, value in request.headers.items() if name.lower() not in _NOT_SENT}
     body = await request.aread()
     answer = await gate.request(request.method, str(url), headers=headers, body=body or None, max_bytes=MAX_ANSWER)
     if request.method == "POST" and answer.status in (502, 503, 504):
         # Taken for a no by the provider, this would cost a person's consent.
-        raise Unavailable(f"{place_of(str(url))} gives no tokens at the moment (HTTP {answer.status}).")
+        raise Unavailable(f"{place_of(str(url))} issues no tokens at the moment (HTTP {answer.status}).")
     return httpx2.Response(answer.status, headers=_without_framing(answer.headers), content=answer.body)
 
 

@@ -161,7 +161,7 @@ class Watchdog:
             self._process.stdin.write(line.encode())
             self._process.stdin.flush()
         except OSError as error:
-            log.warning("the watchdog of MCP programs is gone: %s", error)
+            log.warning("the watchdog of MCP programs has ended: %s", error)
 
 
 class Restarts:
@@ -379,7 +379,7 @@ class StdioChannel:
         try:
             await self._write(await answer_request(message, None))
         except Agent3Error as error:
-            log.debug("%s did not take an answer: %s", self.place, error)
+            log.debug("%s did not accept an answer: %s", self.place, error)
 
     async def _read_stderr(self) -> None:
         """Log standard error line by line, but no more of it than a log can bear."""
@@ -405,7 +405,9 @@ class StdioChannel:
         if count <= _DEBUG_LINES:
             log.log(logging.INFO if count <= _INFO_LINES else logging.DEBUG, "%s: %s", self._command.name, text)
         if count == _INFO_LINES:
-            log.info("%s writes more to standard error; the rest of this minute is logged as debug", self._command.name)
+            log.info(
+                "%s writes a lot to standard error; the rest of this minute is logged as debug", self._command.name
+            )
 
 
 def _start_error(command: Command, error: OSError | ValueError) -> Unavailable:
@@ -417,7 +419,7 @@ def _start_error(command: Command, error: OSError | ValueError) -> Unavailable:
         if command.name.endswith(".py"):
             why += "; agent3 serve takes a Python file with an App"
     elif isinstance(error, PermissionError):
-        why = "it may not be executed. Check its permissions"
+        why = "it is not executable. Check its permissions"
     else:
         why = str(error)
     failure = Unavailable(f"{command.name!r} cannot be started: {why}.")

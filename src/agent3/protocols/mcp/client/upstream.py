@@ -246,7 +246,7 @@ class Session:
     @asynccontextmanager
     async def _wait_for_person(self, pending: PendingRequest) -> AsyncIterator[None]:
         if self._room.locked():
-            text = f"{_OPEN_QUESTIONS} questions of this server are open already"
+            text = f"{_OPEN_QUESTIONS} questions of this server are already open"
             log.warning("%s: a question was refused: %s", self.channel.place, text)
             raise ServerError(jsonrpc.INTERNAL_ERROR, text)
         async with self._room, self._floor.wait_for_person(pending):
@@ -265,8 +265,8 @@ class Session:
                 asking = None
                 if self._floor.is_empty:
                     # Some ask for roots as soon as they are greeted, and may be gone before they are told.
-                    log.debug("%s asked while no call was under way", self.channel.place)
-                    text = "No call is under way that this could belong to"
+                    log.debug("%s asked while no call was in progress", self.channel.place)
+                    text = "No call is in progress that this question could belong to"
                     body = jsonrpc.error(message.get("id"), jsonrpc.INVALID_REQUEST, text)
                     with suppress(Agent3Error, ServerError):
                         await self.channel.tell(body, self.headers)
@@ -281,12 +281,12 @@ class Session:
                     if asking is None or not asking.has_ended or task is None or task.uncancel():
                         raise
             if asking is None:
-                text = "Several calls are under way, and it cannot be told which of them asks"
+                text = "Several calls are in progress, and it is unclear which of them asks"
                 body = jsonrpc.error(message.get("id"), jsonrpc.INVALID_REQUEST, text)
                 log.warning("%s: a question was refused: %s", self.channel.place, text)
             await self.channel.tell(body, self.headers)
         except (Agent3Error, ServerError) as error:
-            log.warning("%s did not take the answer to its question: %s", self.channel.place, error)
+            log.warning("%s did not accept the answer to its question: %s", self.channel.place, error)
 
     def take_notification(self, message: dict[str, Any]) -> bool:
         """Take progress and log lines that did not come on the stream of their request; False for anything else.
@@ -493,7 +493,7 @@ class Upstream:
         return free is None or free > _SPARE + _PROCESS * (len(self._opening) + 1)
 
     def _use_text(self) -> str:
-        return f"{place_of(self.address)} is in use by {len(self._own_lines())} other callers"
+        return f"{place_of(self.address)} is used by {len(self._own_lines())} other callers, the maximum"
 
     def close_unused(self, before: float) -> None:
         """Close the sessions of callers that have not used theirs since."""
@@ -536,7 +536,7 @@ class Upstream:
         era = session.era if line == _MAIN or seen is None else seen[2]
         self.known.version = session.info.get("name"), session.info.get("version"), era
         if seen is not None and seen != self.known.version:
-            log.info("%s is another version now: %s", session.channel.place, self.known.version)
+            log.info("%s has another version now: %s", session.channel.place, self.known.version)
             self.known.forget()
             self._forget_lists()
 
@@ -553,7 +553,7 @@ class Upstream:
         return f"{place_of(self.address)} is still starting, for {seconds:.0f} s now{f': {said}' if said else ''}"
 
     def _still_starting(self) -> Unavailable:
-        text = f"{self._start_text().rstrip('.')}. The start goes on; try again in {_TRY_AGAIN:g} s."
+        text = f"{self._start_text().rstrip('.')}. It is still starting; try again in {_TRY_AGAIN:g} s."
         return _unsent(Unavailable(text, data={"starting": True}, retry_after=_TRY_AGAIN))
 
     async def request(
@@ -589,7 +589,7 @@ class Upstream:
                         return await self._send(session, method, params, pending, name, headers, tool, rooted)
                     except Crowded:
                         where = session.channel.place
-                        log.info("%s asks without saying which call it is; a caller gets a session of its own", where)
+                        log.info("%s asks without naming its call; each caller gets its own session", where)
                         try:
                             session = await self._own_session(session, pending)
                         except Agent3Error as error:
@@ -621,7 +621,7 @@ class Upstream:
                 break
             cursor = following
         else:
-            raise MalformedResponse(f"{place_of(self.address)} gives {method} in more than {_PAGES} pages.")
+            raise MalformedResponse(f"{place_of(self.address)} returns more than {_PAGES} pages of {method}.")
         given = page.get("ttlMs")
         if isinstance(given, int | float) and not isinstance(given, bool):
             ttl = min(float(given) / 1000, FOREVER)
@@ -668,7 +668,7 @@ class Upstream:
         try:
             await session.request(method, {"uri": uri}, PendingRequest())
         except (ServerError, Agent3Error) as error:
-            log.debug("%s did not take %s of %s: %s", session.channel.place, method, uri[:200], error)
+            log.debug("%s did not accept %s of %s: %s", session.channel.place, method, uri[:200], error)
             return False
         return True
 
@@ -722,7 +722,7 @@ class Upstream:
                 self.known.era = None
             if isinstance(error.data, dict) and error.data.get("code") == LoopDetected.code:
                 raise LoopDetected(f"{channel.place} answered: {error.message[:300]}") from None
-            text = f"{channel.place} is not an MCP server that agent3 can talk to: {error.message[:300]}"
+            text = f"{channel.place} is not an MCP server that agent3 supports: {error.message[:300]}"
             raise _unsent(TargetError(text)) from None
         except BaseException:
             await channel.aclose()
@@ -812,9 +812,11 @@ class Upstream:
             greeting = await opening.request("initialize", params, PendingRequest(idle=limit, ceiling=limit))
         except Silent:
             said = channel.last_words if isinstance(channel, StdioChannel) else ""
-            more = " More time is given by calls.start_seconds." if isinstance(channel, StdioChannel) else ""
+            more = " The setting calls.start_seconds allows more time." if isinstance(channel, StdioChannel) else ""
             last = f" Its last output: {said}" if said else ""
-            raise CallTimeout(f"{channel.place} did not answer within {limit:g} s of its start.{more}{last}") from None
+            raise CallTimeout(
+                f"{channel.place} did not answer within {limit:g} s after its start.{more}{last}"
+            ) from None
         version = greeting.get("protocolVersion")
         if version not in HANDSHAKE_PROTOCOL_VERSIONS:
             raise ServerError(None, f"it speaks MCP {version!r}, which is not supported")
@@ -873,7 +875,7 @@ class Upstream:
                 try:
                     await session.request("logging/setLevel", {"level": level}, PendingRequest(idle=_STREAM_WAIT))
                 except (ServerError, Agent3Error) as error:
-                    log.debug("%s did not take the level %s: %s", session.channel.place, level, error)
+                    log.debug("%s did not accept the level %s: %s", session.channel.place, level, error)
         result = await session.request(method, params, pending, name=name, headers=headers, tool=tool, rooted=rooted)
         if session.era == "legacy" and isinstance(task := _table(result, "task").get("taskId"), str):
             self._of_tasks[task] = session
@@ -906,7 +908,7 @@ class Upstream:
         spawn(self._closing, session.close())
         if error.status is None and not harmless:
             raise Unavailable(
-                f"{session.channel.place} lost the session in the middle of the call; whether it did the work is not "
+                f"{session.channel.place} lost the session during the call; whether it did the work is not "
                 "known, so it was not repeated."
             )
         log.info("%s no longer knows the session; opening a new one", session.channel.place)
@@ -1077,7 +1079,7 @@ class Upstreams:
 
             async def start_program() -> HTTPChannel | StdioChannel:
                 if (wait := restarts.wait()) > 0:
-                    text = f"{command.name!r} keeps ending; it can be started again in {wait:.1f} s."
+                    text = f"{command.name!r} keeps exiting; it can be started again in {wait:.1f} s."
                     error = Unavailable(text, retry_after=wait)
                     error.sent = False
                     raise error
@@ -1120,6 +1122,6 @@ class Upstreams:
                 upstream.close_unused(oldest)
             for key in unused:
                 upstream = self._all.pop(key)
-                log.info("%s was not used for %g s and is closed", place_of(upstream.address), self._idle)
+                log.info("%s was not used for %g s; closing it", place_of(upstream.address), self._idle)
                 # In a task of its own: cancelling the sweeper must not cut it short.
                 spawn(self._closing, upstream.aclose())

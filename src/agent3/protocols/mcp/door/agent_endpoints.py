@@ -169,7 +169,7 @@ class AgentEndpoints:
         agent = await gateway.agent(principal, name, lambda agent: callable_by(gateway, agent, principal))
         door = self._open.get(name)
         if door is not None and not door.fits(agent):
-            self._close(name, "its agent is another one now")
+            self._close(name, "another agent has taken its id")
             door = None
         if door is None:
             door = self._open[name] = _Door(self, agent)
@@ -204,7 +204,7 @@ class AgentEndpoints:
                     if self._open.get(name) is not door:
                         continue
                     if not door.fits(agent):
-                        self._close(name, "its agent is another one now")
+                        self._close(name, "another agent has taken its id")
                     elif not door.is_in_use() and door.used < self.now() - self._idle:
                         self._close(name, "it was not used")
                     else:
@@ -212,7 +212,7 @@ class AgentEndpoints:
                         door.keep_connected()
                 except AgentNotFound:
                     if self._open.get(name) is door:
-                        self._close(name, "its agent is gone")
+                        self._close(name, "its agent was removed")
                 except Agent3Error as error:
                     log.warning("the door of %s could not be checked: %s", name, error)
 

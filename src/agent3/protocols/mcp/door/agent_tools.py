@@ -107,7 +107,7 @@ def how_to_answer(agent: str) -> Callable[[str, Needs], str]:
 
     def hint(tool: str, needs: Needs) -> str:
         arguments = arguments_of_answer(agent, needs)
-        return f"Ask the person, then answer at the gateway's own door, /mcp, by calling agent3_call with {arguments}"
+        return f"Ask the user, then answer at the gateway's own endpoint, /mcp, by calling agent3_call with {arguments}"
 
     return hint
 
@@ -348,7 +348,7 @@ class AgentTools:
         """NotFound for what is forbidden, as for what does not exist."""
         if not self._may_see(principal, method):
             what = "prompt" if method == PROMPT else "resource"
-            raise NotFound(f"There is no {what} {name[:200]!r} here. List what is.")
+            raise NotFound(f"Unknown {what} {name[:200]!r}. List what this server has.")
 
     async def _measure(self, method: str, principal: Principal, work: Callable[[], Awaitable[T]]) -> T:
         started = self._env.monotonic()
@@ -376,7 +376,7 @@ class AgentTools:
                 raise
             except Exception:
                 log.exception("%s of %s failed", method, self.agent.id)
-                errors.append(Agent3Error("Internal error. The gateway's log has the details."))
+                errors.append(Agent3Error("Internal error. See the log of the gateway."))
                 raise errors[-1] from None
             finally:
                 self._metrics.mcp_latency.observe((method,), self._env.monotonic() - started)

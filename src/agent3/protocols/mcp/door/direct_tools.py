@@ -68,7 +68,7 @@ def how_to_answer(tool: str, needs: Needs) -> str:
     _, _, agent = str(needs.state or "").partition(_OF)
     if not agent:
         return door.how_to_answer(tool, needs)
-    return f"Ask the person, then answer by calling agent3_call with {arguments_of_answer(agent, needs)}"
+    return f"Ask the user, then answer by calling agent3_call with {arguments_of_answer(agent, needs)}"
 
 
 class _View(Struct, frozen=True):
@@ -186,7 +186,7 @@ class DirectTools:
             except Exception as error:
                 if not failing:  # once, not four times a second while the database is away
                     expected = isinstance(error, Agent3Error)
-                    log.warning("clients are not told of changed tools: %s", error, exc_info=not expected)
+                    log.warning("clients are not notified of changed tools: %s", error, exc_info=not expected)
                 failing = True
 
     async def _view(self, principal: Principal) -> _View:

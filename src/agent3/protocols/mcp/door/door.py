@@ -65,7 +65,7 @@ def how_to_answer(tool: str, needs: Needs) -> str:
     """The default hint for clients that cannot elicit: call the tool again, with the answers."""
     answers = {question.id: "<your answer>" for question in needs.questions}
     metadata = encode({"job": needs.job, "answers": answers}).decode()
-    return f'Ask the person, then answer by calling "{tool}" again with the same arguments and "metadata": {metadata}'
+    return f'Ask the user, then answer by calling "{tool}" again with the same arguments and "metadata": {metadata}'
 
 
 @dataclass(frozen=True, kw_only=True)

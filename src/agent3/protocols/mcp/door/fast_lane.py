@@ -258,7 +258,7 @@ class FastLane:
             async with asyncio.timeout(_BODY_SECONDS):
                 body = await _read_body(receive, self.max_body)
         except TimeoutError:
-            error = TooSlow(f"The body did not arrive within {_BODY_SECONDS:g} s; send it faster, or less of it")
+            error = TooSlow(f"The body did not arrive within {_BODY_SECONDS:g} s; send it faster, or send less")
             await refusal(error)(scope, receive, send)
             return
         if body is None:
@@ -442,7 +442,7 @@ class FastLane:
             outcome = failed_by(error)
         except Exception:
             log.exception("The tool %s failed inside the gateway", name)
-            outcome = Failed("internal", f"{name} failed inside the gateway; its log says why")
+            outcome = Failed("internal", f"{name} failed inside the gateway. See the log of the gateway.")
         if isinstance(outcome, (Done, Failed)) and (result := self._encode_result(outcome, modern)) is not None:
             return Reply(_envelope(request.id, result))
         scope[OUTCOME] = outcome
@@ -665,7 +665,9 @@ class FastLane:
             self._drop(session)
         if self._owned[principal.id] < self._most_sessions:
             return None
-        text = f"Client {principal.id} has {self._most_sessions} sessions open. End some of them with DELETE."
+        text = (
+            f"Client {principal.id} has {self._most_sessions} open sessions, the maximum. End some of them with DELETE."
+        )
         return RateLimited(text, retry_after=60.0)
 
     def _drop(self, session: bytes) -> None:

@@ -250,7 +250,7 @@ class GatewayTools:
     async def read(self, uri: str, caller: MCPCaller) -> Done:
         """A large result of this caller's; NotFound for anything else."""
         if not uri.startswith(_ARTIFACTS):
-            raise NotFound(f"There is no resource {uri[:100]!r}. What a result refers to begins with {_ARTIFACTS}")
+            raise NotFound(f"Resource {uri[:100]!r} does not exist. Resources in results start with {_ARTIFACTS}")
         who = Caller(caller.principal, self._door, caller.listener, caller.traceparent)
         found = await self._gateway.artifact(who, unquote(uri.removeprefix(_ARTIFACTS)))
         if found.media_type.startswith("text/") or found.media_type == "application/json":

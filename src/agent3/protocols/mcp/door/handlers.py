@@ -265,7 +265,7 @@ class RequestHandlers:
         except Exception:
             # The SDK would send the text of any exception to a legacy client.
             log.exception("The tool %s failed inside the gateway", name)
-            return Failed("internal", f"{name} failed inside the gateway; its log says why")
+            return Failed("internal", f"{name} failed inside the gateway. See the log of the gateway.")
 
     async def _check_demands(self, ctx: Context, params: wire.CallToolRequestParams) -> None:
         """Refuse a request that lacks what the tool demands."""
@@ -468,7 +468,9 @@ async def _with_mcp_errors(work: Awaitable[T]) -> T:
         raise
     except Exception:
         log.exception("The request failed inside the gateway")
-        raise MCPError(wire.INTERNAL_ERROR, "The request failed inside the gateway; its log says why") from None
+        raise MCPError(
+            wire.INTERNAL_ERROR, "The request failed inside the gateway. See the log of the gateway."
+        ) from None
 
 
 def _legacy_output_schema(schema: dict[str, Any] | None) -> dict[str, Any] | None:

@@ -249,7 +249,7 @@ class ChangeNotifier:
             async with asyncio.timeout(PATIENCE):
                 await session.notify(method, params or None)
         except Exception as error:  # noqa: BLE001 - one client that cannot be told must not hold up the others
-            log.debug("A client could not be told of a change: %s", type(error).__name__)
+            log.debug("A client could not be notified of a change: %s", type(error).__name__)
 
 
 def _is_wanted(level: str, lowest: str | None) -> bool:

@@ -61,17 +61,17 @@ def mend_body(body: bytes) -> tuple[bytes, bytes | None]:
     if not isinstance(message, dict) or not isinstance(method := message.get("method"), str):
         return body, None
     if message.get("jsonrpc") != "2.0":
-        raise RequestError('This is no JSON-RPC 2.0 message: it has to say "jsonrpc": "2.0".')
+        raise RequestError('This is not a JSON-RPC 2.0 message: it must have "jsonrpc": "2.0".')
     params = message.get("params")
     if params is not None and not isinstance(params, dict):
-        raise RequestError("The params of a message have to be an object, with a value for each name.")
+        raise RequestError("The params of a message must be an object, with a value for each name.")
     if "id" not in message:
         return body, None
     key = message["id"]
     if isinstance(key, float) and key.is_integer():
         key = int(key)
     if isinstance(key, bool) or not isinstance(key, int | str):
-        raise RequestError("The id of a request has to be a string or an integer; a notification has none.")
+        raise RequestError("The id of a request must be a string or an integer; a notification has none.")
     if method.startswith("notifications/"):
         del message["id"]
         return encode(message), jsonrpc.result(key, {})

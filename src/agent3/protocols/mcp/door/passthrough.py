@@ -327,11 +327,13 @@ class Passthrough:
         own = sum(client in others for others in self._watched.values())
         if client not in clients and own >= MOST_WATCHED_BY_CLIENT:
             raise TooLarge(
-                f"You watch {own} resources of this server already. Read this one from time to time instead."
+                f"You already watch {own} resources of this server, the maximum. Read this one from time to "
+                "time instead."
             )
         if not clients and len(self._watched) >= MOST_WATCHED:
             raise TooLarge(
-                f"{MOST_WATCHED} resources of this server are watched already. Read this one from time to time instead."
+                f"{MOST_WATCHED} resources of this server are already watched, the maximum. Read this one "
+                "from time to time instead."
             )
         self._watched.setdefault(uri, Counter())[client] += 1
         try:
@@ -486,7 +488,7 @@ def _redact_outcome(outcome: OutcomeT, secrets: Sequence[Secret]) -> OutcomeT:
     safe = redact_outcome(clean_outcome(outcome), secrets)
     if isinstance(safe, Needs) and (why := find_bad_question(safe)):
         METRICS.questions_refused.inc()
-        raise SecurityError(f"A question of the server is not put to anybody: {why}.")
+        raise SecurityError(f"A question of the server was not shown: {why}.")
     assert isinstance(safe, type(outcome))
     return safe
 
@@ -497,7 +499,7 @@ def _redact_outcome(outcome: OutcomeT, secrets: Sequence[Secret]) -> OutcomeT:
 def _is_named(item: Mapping[str, Any], key: str) -> bool:
     if isinstance(item.get(key), str) and isinstance(item.get("name", ""), str):
         return True
-    log.warning("a server lists an item without %s; it is left out", key)
+    log.warning("a server lists an item without %s; it is ignored", key)
     return False
 
 
@@ -516,7 +518,7 @@ def _common_fields(item: Mapping[str, Any], name: str) -> dict[str, Any]:
 def _contents_to_part(item: Any, uri: str) -> Part:
     blob = item.get("blob") if isinstance(item, dict) else None
     if not isinstance(item, dict) or not isinstance(item.get("text") if blob is None else blob, str):
-        raise MalformedResponse(f"The server answered a read of {uri[:200]!r} with contents that cannot be read.")
+        raise MalformedResponse(f"The server answered a read of {uri[:200]!r} with unreadable contents.")
     meta = {**_table(item, "_meta"), URI: item.get("uri") if isinstance(item.get("uri"), str) else uri}
     if blob is None:
         return Part(text=item["text"], media_type=_text(item, "mimeType"), meta=meta)

@@ -114,7 +114,7 @@ def parse_reply(question: Question, given: Any) -> Reply:
     try:
         return kinds[-1 if many else 0].model_validate(given, by_name=False)
     except WireError:
-        raise MCPError(wire.INVALID_PARAMS, f"The response to {question.id!r} does not fit the question") from None
+        raise MCPError(wire.INVALID_PARAMS, f"The response to {question.id!r} does not match the question") from None
 
 
 def to_answer(question: Question, reply: Reply) -> Answer:
@@ -180,7 +180,7 @@ class StateTokens:
                 if pause.subject == subject and self._env.now() < pause.expires:
                     return pause
         except ValueError:
-            log.debug("A requestState is not one of ours")
+            log.debug("A requestState was not issued by this gateway")
         raise MCPError(wire.INVALID_PARAMS, "Invalid or expired requestState: send the request again without it")
 
     def _sign(self, body: bytes) -> bytes:

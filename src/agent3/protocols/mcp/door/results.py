@@ -36,7 +36,7 @@ def to_tool_result(outcome: Done | Failed | Working, version: str) -> wire.CallT
         data: dict[str, Any] = {"job": outcome.job, "status": "working"}
         if outcome.poll is not None:
             data["poll"] = outcome.poll
-        text = outcome.text or "This goes on in the background."
+        text = outcome.text or "The work continues in the background."
         return wire.CallToolResult(content=[_text(f"{text}\nJob: {outcome.job}")], structured_content=data)
     parts = [*outcome.parts, *(part for artifact in outcome.artifacts for part in artifact.parts)]
     if isinstance(outcome, Done):
@@ -66,13 +66,17 @@ def to_tool_result(outcome: Done | Failed | Working, version: str) -> wire.CallT
 def questions_as_text(needs: Needs, hint: str) -> wire.CallToolResult:
     """The questions for a client that cannot ask its user: the model reads them and asks."""
     waits = all(question.by is not None for question in needs.questions)
-    lines = ["This waits for others, and goes on by itself." if waits else "This cannot continue without an answer."]
+    lines = [
+        "This waits for an approval or another event, and continues by itself."
+        if waits
+        else "This cannot continue without an answer."
+    ]
     for question in needs.questions:
         lines.append(f"Question {question.id}: {question.text}")
         if question.schema is not None:
             lines.append(f"JSON Schema of the answer: {encode(question.schema).decode()}")
         if question.url is not None:
-            lines.append(f"To be done at: {question.url}")
+            lines.append(f"Open: {question.url}")
     if needs.job:
         lines.append(f"Job: {needs.job}")
     data = {
@@ -131,7 +135,7 @@ def failure_text(failed: Failed) -> str:
         lines.append(str(own["nextStep"]))
     elif failed.retryable:
         after = failed.retry_after
-        lines.append(f"It may work again in {after:.0f} s." if after else "It may work later.")
+        lines.append(f"Try again in {after:.0f} s." if after else "It may work later.")
     return "\n".join(lines)
 
 

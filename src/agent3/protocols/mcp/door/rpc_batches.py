@@ -41,7 +41,7 @@ def parse_batch(body: bytes) -> list[bytes] | None:
 async def serve_batch(app: ASGIApp, scope: Scope, bodies: Sequence[bytes], send: Send) -> None:
     """Have an app answer each message, and answer with all of that."""
     if not 0 < len(bodies) <= MOST:
-        refusal = jsonrpc.error(None, jsonrpc.INVALID_REQUEST, f"A batch holds 1 to {MOST} messages")
+        refusal = jsonrpc.error(None, jsonrpc.INVALID_REQUEST, f"A batch must have 1 to {MOST} messages")
         await _respond(send, 400, refusal)
         return
     answers: asyncio.Queue[bytes | None] = asyncio.Queue()

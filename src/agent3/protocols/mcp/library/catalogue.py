@@ -74,8 +74,8 @@ class Catalogue:
             others = self._tools.get(version.name, ())
             if any(other.version == version.version for other in others):
                 raise Conflict(
-                    f"Server {self._server!r} has a tool {version.name!r} already, in version {version.version}. "
-                    "Unregister it first, or give this one another version."
+                    f"Server {self._server!r} already has a tool {version.name!r} in version "
+                    f"{version.version}. Unregister it first, or give this one another version."
                 )
             newest_first = sorted((version, *others), key=lambda entry: entry.key, reverse=True)
             self._tools[version.name] = tuple(newest_first)
@@ -134,11 +134,11 @@ class Catalogue:
                 return version
         if not is_pin:
             known = [version.version for version in versions]
-            text = f"Tool {name!r} has no version {label[:100]!r}; there is {', '.join(known)}."
+            text = f"Tool {name!r} has no version {label[:100]!r}; it has {', '.join(known)}."
             raise CapabilityNotFound(text, data={"versions": known})
         newest = versions[0]
         raise Conflict(
-            f"Tool {name!r} is no longer defined as you pinned it. Look at its definition, then call "
+            f"The definition of tool {name!r} has changed since you pinned it. Check it, then call "
             f"{name}@{newest.digest} (version {newest.version}).",
             data={"version": newest.version, "digest": newest.digest},
         )

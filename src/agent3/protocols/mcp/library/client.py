@@ -79,7 +79,7 @@ _LONGEST = 30 * 86_400.0
 
 _READ_TOOL = llm.Tool(
     _READER,
-    "Read on in a result that was cut: gives the next piece of its text, and where the one after it begins.",
+    "Read the rest of a truncated result: returns the next piece of its text, and the offset of the one after it.",
     {
         "type": "object",
         "properties": {"handle": {"type": "string"}, "offset": {"type": "integer", "minimum": 0}},
@@ -351,7 +351,7 @@ class MCPClient:
 
     def _check_free(self, name: str | None) -> None:
         if name is not None and any(connection.name == name for connection in self._connections):
-            raise Conflict(f"A server is connected as {name!r} already. Disconnect it first, or give another name.")
+            raise Conflict(f"A server is already connected as {name!r}. Disconnect it first, or use another name.")
 
     def _connection(self, server: MCPServer | str) -> _Connection:
         for connection in self._connections:
@@ -456,7 +456,9 @@ class MCPClient:
             case "first" | "cancel":
                 policy = stop_on_error
             case _:
-                raise ValidationError(f"stop_on_error is False, 'first' or 'cancel', got {str(stop_on_error)[:100]!r}.")
+                raise ValidationError(
+                    f"stop_on_error must be False, 'first' or 'cancel', got {str(stop_on_error)[:100]!r}."
+                )
         steps = [_parse_call(number, call) for number, call in enumerate(calls)]
         return _dump(bridge.run(run_batch(steps, self._run_step, parallel=concurrency, stop_on_error=policy)))
 
@@ -531,7 +533,7 @@ class MCPClient:
         given = {} if parameters is None else parameters
         if not isinstance(given, Mapping):
             raise ValidationError(
-                f"The parameters of {name[:100]!r} are a mapping from name to value, got {type(given).__name__}."
+                f"The parameters of {name[:100]!r} must be a mapping from name to value, got {type(given).__name__}."
             )
         return await self._respond(await self._run(name, given, timeout, key), max_tokens, as_llm)
 
@@ -594,7 +596,9 @@ class MCPClient:
     def _open_call(self, job: str) -> _CallRecord:
         record = self._open_calls.get(job)
         if record is None:
-            raise JobNotFound(f"No call of this client waits under job {job[:100]!r}. Give the job of its response.")
+            raise JobNotFound(
+                f"No call of this client is waiting under job {job[:100]!r}. Use the job of its response."
+            )
         return record
 
     async def _continue(
@@ -657,7 +661,8 @@ class MCPClient:
         if not as_llm:
             return text[:limit]
         note = (
-            f"[Cut after {limit} of {len(text)} characters. Go on with {_READER}: handle {handle!r}, offset {limit}.]"
+            f"[Truncated after {limit} of {len(text)} characters. Continue with {_READER}: handle "
+            f"{handle!r}, offset {limit}.]"
         )
         cut = truncate(shown, limit)
         return f"{cut}\n{note}" if isinstance(cut, str) else (*cut, llm.Text(note))
@@ -691,7 +696,7 @@ class MCPClient:
     async def _run_step(self, step: PlanStep, given: Any, key: str | None) -> Mapping[str, Any]:
         """One call of a plan or batch, to its end."""
         if not isinstance(given, Mapping):
-            raise ValidationError(f"The input of step {step.id!r} is an object, got {type(given).__name__}.")
+            raise ValidationError(f"The input of step {step.id!r} must be an object, got {type(given).__name__}.")
         record = await self._run(step.tool, given, step.timeout, key)
         while isinstance(record.outcome, Working) and key is not None:
             record = await self._run(step.tool, given, step.timeout, key)  # the same key waits for the same call
@@ -715,7 +720,9 @@ class MCPClient:
             # Hosted with the first plan, not before: a plan that an earlier process left continues as soon as its
             # agent is here, and by then the servers must be connected.
             if self._planner is None:
-                agent = LocalAgent(f"plans of {self.name}", description="Runs plans: steps that feed one another.")
+                agent = LocalAgent(
+                    f"plans of {self.name}", description="Runs plans: steps that use one another's results."
+                )
                 self._core.host(agent)
                 planner(agent, self._run_step)
                 self._planner = agent

@@ -26,7 +26,7 @@ class FairQueue:
 
     def __init__(self, most: int, *, waiting: int = 1_000, patience: float = 30.0, env: Env = REAL):
         if most < 1 or waiting < 0:
-            raise SetupError(f"At least 1 must be able to run and 0 to wait, got {most} and {waiting}.")
+            raise SetupError(f"At least 1 call must be able to run and 0 to wait, got {most} and {waiting}.")
         self._most = most
         self._most_waiting = waiting
         self._patience = patience
@@ -104,5 +104,8 @@ class FairQueue:
 
     def _busy_error(self) -> RateLimited:
         wait = max(1.0, self._usual_seconds * (self._waiting + 1) / self._most)
-        text = f"The server runs {self._most} calls at once and {self._waiting} wait. Try again in {wait:.0f} s."
+        text = (
+            f"The server is busy: {self._most} calls are running and {self._waiting} waiting. Try again in "
+            f"{wait:.0f} s."
+        )
         return RateLimited(text, retry_after=wait)

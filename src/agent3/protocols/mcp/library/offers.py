@@ -90,7 +90,7 @@ class Offers:
         """Offer what a function gives at an address, or at all addresses of a template."""
         template = UriTemplate(uri)
         if uri.startswith(ARTIFACTS):
-            raise SetupError(f"{ARTIFACTS}… is where the large results of tools are. Choose another address.")
+            raise SetupError(f"{ARTIFACTS}… is reserved for the large results of tools. Choose another address.")
         name, signature, text = _describe("resource", function, described)
         properties, required = signature.input.get("properties") or {}, signature.input.get("required") or ()
         _check_names(f"Resource {uri!r}", properties, required, template)
@@ -102,9 +102,9 @@ class Offers:
                 else msgspec.convert(_on_wire({"uriTemplate": uri, **shown}), ResourceTemplate)
             )
         except msgspec.ValidationError as error:
-            raise SetupError(f"Resource {uri!r} is described wrongly: {error}") from None
+            raise SetupError(f"The definition of resource {uri!r} is wrong: {error}") from None
         if uri in self._resources:
-            raise Conflict(f"Server {self._server!r} has a resource {uri!r} already. Unregister it first.")
+            raise Conflict(f"Server {self._server!r} already has a resource {uri!r}. Unregister it first.")
         version = self._add(f"resource/{name}", function, signature, text, {"read_only": True, **limits})
         offer = self._resources[uri] = ResourceOffer(version, entry, template, properties)
         return offer
@@ -149,7 +149,7 @@ class Offers:
             for parameter, schema in properties.items()
         ]
         if name in self._prompts:
-            raise Conflict(f"Server {self._server!r} has a prompt {name!r} already. Unregister it first.")
+            raise Conflict(f"Server {self._server!r} already has a prompt {name!r}. Unregister it first.")
         shown = {**described, "name": name, "description": text, "arguments": arguments}
         try:
             entry = msgspec.convert(_on_wire(shown), Prompt)
@@ -186,8 +186,8 @@ class Offers:
         offer = self._resources.get(of) or self._prompts.get(of)
         if offer is None:
             raise SetupError(
-                f"Server {self._server!r} has neither a prompt {of!r} nor resources at that template. Offer it first, "
-                "then what proposes values for it."
+                f"Server {self._server!r} has neither a prompt {of!r} nor resources at that template. "
+                "Register it first, then the function that completes its values."
             )
         if argument not in offer.schema:
             near = nearest(argument, offer.schema)
@@ -197,12 +197,12 @@ class Offers:
         taken = list(signature.input.get("properties") or {})
         if taken not in (["value"], ["value", "given"]):
             raise SetupError(
-                f"What proposes values for {argument!r} of {of!r} takes value: str, and given: dict[str, str] if it "
-                f"wants the other arguments; it takes {', '.join(taken) or 'nothing'}."
+                f"The function that completes {argument!r} of {of!r} must take value: str, and may take "
+                f"given: dict[str, str], the other arguments; it takes {', '.join(taken) or 'nothing'}."
             )
         key = offer.version.name, argument
         if key in self._completions:
-            raise Conflict(f"Values for {argument!r} of {of!r} are proposed by another function already.")
+            raise Conflict(f"Another function already completes {argument!r} of {of!r}.")
         name = f"completion/{offer.version.name.partition('/')[2]}/{argument}"
         if isinstance(offer, PromptOffer):
             name = name.replace("completion/", "completion/prompt/", 1)
@@ -246,7 +246,7 @@ class Offers:
         except Conflict:
             kind, _, called = name.partition("/")
             raise Conflict(
-                f"Server {self._server!r} has a {kind} of the name {called!r} already. Give this one another: name="
+                f"Server {self._server!r} already has a {kind} named {called!r}. Give this one another name: name="
             ) from None
 
     def _remove(self, version: Version) -> None:
@@ -280,8 +280,8 @@ def _check_names(what: str, properties: Mapping[str, Any], required: Sequence[st
     for name in required:
         if name not in template.variables:
             raise SetupError(
-                f"{what}: its function requires {name!r}, which is not in the address. Put {{{name}}} there, or give "
-                "it a default in the function."
+                f"{what}: its function requires {name!r}, which is not in the address. Put {{{name}}} there, "
+                "or give it a default in the function."
             )
 
 

@@ -52,7 +52,7 @@ def parse_route(
     """
     if credential is None and headers:
         if len(headers) > 1:
-            raise SetupError(f"Only one header can carry a secret, got {', '.join(headers)}. Give that one alone.")
+            raise SetupError(f"Only one header can contain a secret, got {', '.join(headers)}. Pass only that one.")
         header, value = next(iter(headers.items()))
         bearer = header.lower() == "authorization" and value.lower().startswith("bearer ")
         credential = value[7:] if bearer else value
@@ -66,18 +66,20 @@ def parse_route(
             name, reference = before, after
     if isinstance(target, str) and target.startswith(("http://", "https://")):
         if env or cwd:
-            raise SetupError("env and cwd are for a command; a server at a URL has its own.")
+            raise SetupError("env and cwd are for commands; a server at a URL has its own.")
         return Route("mcp", target, credential=reference, meta={"secret_header": name} if name else {})
     if headers:
-        raise SetupError("headers are for a server at a URL; give a command its secret by credential='NAME=env:NAME'.")
+        raise SetupError(
+            "headers are for a server at a URL; pass a secret to a command with credential='NAME=env:NAME'."
+        )
     if isinstance(target, str) and "://" in target.split(" ", 1)[0]:
         raise SetupError(f"{target.split('://')[0]!r} addresses are not supported; use http://, https:// or a command.")
     try:
         words = shlex.split(target) if isinstance(target, str) else [str(word) for word in target]
     except ValueError as error:
-        raise SetupError(f"The command cannot be read: {error}. Check its quotes, or give it as a list.") from None
+        raise SetupError(f"The command cannot be parsed: {error}. Check its quotes, or pass it as a list.") from None
     if not words:
-        raise SetupError("An empty command was given. Give a URL, a command, or an MCPServer.")
+        raise SetupError("The command is empty. Pass a URL, a command, or an MCPServer.")
     command = Command(words[0], tuple(words[1:]), dict(env or {}), cwd)
     variable = name or (reference.partition(":")[2] if reference else None)
     return Route("mcp", command.address, credential=reference, meta={"secret_env": variable} if variable else {})
@@ -171,7 +173,7 @@ class RemoteServer:
             raise
         switch = self._core.reach("mcp", _RemoteConnector())
         if not isinstance(switch, _RemoteConnector):
-            raise SetupError("This core has another connector for MCP; give the client a core of its own.")
+            raise SetupError("This core already has another connector for MCP; give the client its own core.")
         name = self._name or described.name
         self._update(self._core.adopt(replace(described, id=agent_id(name, "mcp-server"), name=name)))
         self._switch = switch

@@ -70,7 +70,7 @@ class MCPSecurityManager:
         env: Env = REAL,
     ):
         if permissions is not None and rules is not None:
-            raise SetupError("MCPSecurityManager takes permissions or rules, not both: they could contradict.")
+            raise SetupError("MCPSecurityManager takes either permissions or rules, not both.")
         self.api_key = api_key
         self._secret = secret_bytes(api_key, "The api_key of MCPSecurityManager")
         self._permissions = {client: tuple(tools) for client, tools in (permissions or {}).items()}
@@ -316,7 +316,7 @@ class GuardedTools:
         """Authorize, limit, validate, then call."""
         client = caller.principal.id
         if not self._security.authorize_tool_access(client, name):
-            raise CapabilityNotFound(f"There is no tool {name[:LONGEST_SHOWN]!r}.")
+            raise CapabilityNotFound(f"Unknown tool {name[:LONGEST_SHOWN]!r}.")
         if not self._limiter.allow_request(client):
             raise rate_limit_error(self._limiter, client)
         if definition := self._definitions.get(name):

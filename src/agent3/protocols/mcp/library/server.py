@@ -77,7 +77,7 @@ class MCPServer:
         env: Env = REAL,
     ):
         if not name.strip():
-            raise SetupError("An MCPServer needs a name: clients show it, and the ledger records its calls under it.")
+            raise SetupError("An MCPServer needs a name, which clients show and the ledger records.")
         self.name = name
         self.description = description
         self.version = version
@@ -332,9 +332,11 @@ class MCPServer:
     def authenticate(self, client_id: str, signature: str, timestamp: str) -> Principal:
         """The client that made a signature, as ``security`` judges; Unauthenticated if it did not."""
         if self.security is None:
-            raise SetupError(f"Server {self.name!r} knows no clients. Give it security=MCPSecurityManager(…).")
+            raise SetupError(f"Server {self.name!r} has no clients. Pass security=MCPSecurityManager(…).")
         if not self.security.authenticate_client(client_id, signature, timestamp):
-            raise Unauthenticated("The signature does not belong to this client, or is more than 300 s off.")
+            raise Unauthenticated(
+                "The signature does not belong to this client, or its time differs by more than 300 s."
+            )
         return Principal(client_id, "client")
 
     def call_tool(
@@ -487,7 +489,7 @@ def _check_tool(definition: ToolDefinition, function: Callable[..., Any]) -> Non
     takes: list[inspect.Parameter] = []
     for parameter in parameters:
         if parameter.kind in (parameter.VAR_POSITIONAL, parameter.POSITIONAL_ONLY):
-            raise SetupError(f"{tool}: its function takes {parameter.name!r} by position, but input comes by name.")
+            raise SetupError(f"{tool}: its function takes {parameter.name!r} by position, but input is passed by name.")
         annotation = parameter.annotation
         written = annotation if isinstance(annotation, str) else getattr(annotation, "__name__", "")
         if parameter.name != "ctx" and written.split(".")[-1] != "Context":
@@ -506,7 +508,7 @@ def _check_tool(definition: ToolDefinition, function: Callable[..., Any]) -> Non
         is_needed = parameter.default is parameter.empty and parameter.kind is not parameter.VAR_KEYWORD
         if is_needed and name not in required:
             raise SetupError(
-                f"{tool}: its function requires {name!r}, but the definition does not. Say "
+                f"{tool}: its function requires {name!r}, but the definition does not. Use "
                 f"ToolParameter(name={name!r}, required=True), or give it a default in the function."
             )
     # Schemas written by the author; those made of parameters are valid.

@@ -116,7 +116,7 @@ class ServedTools:
         """What a client that cannot elicit is told to do: answers come with the arguments of the same tool."""
         answers = {question.id: "<your answer>" for question in needs.questions}
         given = encode({self._answer_argument(tool): {"job": needs.job, "answers": answers}}).decode()
-        return f'Ask the person, then answer by calling "{tool}" with the arguments {given}'
+        return f'Ask the user, then answer by calling "{tool}" with the arguments {given}'
 
     # Resources
 
@@ -232,7 +232,7 @@ class ServedTools:
         if (deprecated := definition.deprecated) is not None:
             meta[DEPRECATED] = deprecated.model_dump(exclude_none=True)
             since = f" since {deprecated.since}" if deprecated.since else ""
-            until = f", gone from {deprecated.sunset}" if deprecated.sunset else ""
+            until = f", removed on {deprecated.sunset}" if deprecated.sunset else ""
             instead = f" Use {deprecated.replacement} instead." if deprecated.replacement else ""
             description = f"{description}\n\nDeprecated{since}{until}.{instead}".strip()
         tool = Tool(
@@ -264,7 +264,7 @@ def _done(outcome: Outcome) -> Done | Needs:
     if isinstance(outcome, Failed):
         raise error_of(outcome)
     if isinstance(outcome, Working):
-        raise TargetError("This goes on elsewhere, which a resource or a prompt cannot.")
+        raise TargetError("This continues as a job, which is not possible for a resource or a prompt.")
     return outcome
 
 
@@ -313,9 +313,9 @@ class _OpenDoor:
 
 _HINTS = {
     400: "Send JSON as application/json.",
-    403: "Pages of other sites may not call; the server's author can allow one: allowed_origins=.",
-    413: f"A request has at most {MAX_BODY} bytes.",
-    421: "Call the server by a name that it knows; its author can add one: allowed_hosts=.",
+    403: "Pages of other sites may not call this server; its author can allow one: allowed_origins=.",
+    413: f"A request may have at most {MAX_BODY} bytes.",
+    421: "This is not an allowed name of this server; its author can add it: allowed_hosts=.",
 }
 """What to do about a refusal of the SDK, by its status."""
 
@@ -383,7 +383,7 @@ class Endpoint:
         root, path = scope.get("root_path", ""), scope["path"]
         mount, below = (root, path.removeprefix(root)) if root and path.startswith(root) else ("", path)
         if "/" + below.strip("/") != self.path:
-            text = f"There is nothing here; MCP is at {mount}{self.path}."
+            text = f"Not found; MCP is at {mount}{self.path}."
             await JSONResponse({"error": text}, 404)(scope, receive, send)
             return
         door = self._doors.get(asyncio.get_running_loop()) or self._open()

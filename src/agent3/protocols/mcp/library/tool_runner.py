@@ -420,7 +420,7 @@ class ToolRunner:
             instead = f" Use {deprecated.replacement!r} instead." if deprecated.replacement else ""
             data = {"sunset": deprecated.sunset, "replacement": deprecated.replacement}
             raise CapabilityNotFound(
-                f"Tool {version.name!r} in version {version.version} was retired at {deprecated.sunset}.{instead}",
+                f"Tool {version.name!r} in version {version.version} was retired on {deprecated.sunset}.{instead}",
                 data={key: value for key, value in data.items() if value is not None},
             )
         limiter, client = self._rules.limiter, principal.id

@@ -42,7 +42,7 @@ class UriTemplate:
         for position, piece in enumerate(pieces):
             if position % 2 == 0:
                 if "{" in piece or "}" in piece:
-                    raise SetupError(f"The address {template!r} has a brace without its other half.")
+                    raise SetupError(f"The address {template!r} has an unbalanced brace.")
                 self._literals.append(piece)
                 continue
             found = _EXPRESSION.fullmatch(piece)
@@ -50,8 +50,8 @@ class UriTemplate:
             is_last = position == len(pieces) - 2 and not pieces[-1]
             if found is None or (found["kind"] != "?" and len(names) > 1) or (found["kind"] == "?" and not is_last):
                 raise SetupError(
-                    f"{{{piece}}} in the address {template!r} cannot be used. There is {{name}}, {{+path}}, which may "
-                    "have slashes, and {?a,b} at the end."
+                    f"{{{piece}}} in the address {template!r} cannot be used. Supported are {{name}}, "
+                    f"{{+path}}, which may contain slashes, and {{?a,b}} at the end."
                 )
             if found["kind"] == "?":
                 self.optional = tuple(names)
@@ -62,9 +62,9 @@ class UriTemplate:
         self.variables = tuple(variable.name for variable in self._variables)
         all_names = (*self.variables, *self.optional)
         if double := {name for name in all_names if all_names.count(name) > 1}:
-            raise SetupError(f"{{{sorted(double)[0]}}} stands twice in the address {template!r}.")
+            raise SetupError(f"{{{sorted(double)[0]}}} occurs twice in the address {template!r}.")
         if "" in self._literals[1:-1]:
-            raise SetupError(f"Two parts of the address {template!r} have nothing between them to tell them apart.")
+            raise SetupError(f"Two placeholders of the address {template!r} have nothing between them.")
 
     @property
     def is_plain(self) -> bool:
