@@ -713,7 +713,7 @@ def test_a_variable_that_names_no_setting_is_told(agent3: Command, monkeypatch: 
     monkeypatch.setenv("AGENT3_SERVER_PROT", "1")
     told = agent3("list", "--json")
     assert (told.code, told.json["count"]) == (0, 0)
-    assert told.err.startswith("agent3: AGENT3_SERVER_PROT in the environment names no setting")
+    assert told.err.startswith("agent3: The environment variable AGENT3_SERVER_PROT is not a setting")
     (check,) = [one for one in agent3("doctor", "--json").json["checks"] if one["name"] == "settings"]
     assert (check["state"], "AGENT3_SERVER_PORT" in check["detail"]) == ("warn", True)
 

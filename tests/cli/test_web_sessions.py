@@ -69,7 +69,7 @@ def test_sessions_are_listed_and_forgotten_by_the_command_line(
     assert sessions("forget", "shop.example", "--principal", "ann") == (0, "1 forgotten.\n")
     assert "https://shop.example  bob  used" in sessions("list")[1]
     assert json.loads(sessions("forget", "--everything", "--json")[1]) == {"forgotten": 2}
-    assert sessions("list") == (0, "No sessions are kept.\n")
+    assert sessions("list") == (0, "No sessions are stored.\n")
 
 
 def test_a_website_that_is_removed_takes_along_what_was_kept_for_it(tmp_path: Path) -> None:

@@ -45,7 +45,7 @@ def order(items: list[Item], to: Address, speed: Literal["slow", "fast"] = "slow
 
 
 @shop.capability(name="say", description="Say something twice.", read_only=True)
-async def say_twice(words: Annotated[str, "The message"]) -> str:
+async def say_twice(words: Annotated[str, "What to say"]) -> str:
     return f"{words} {words}"
 
 

@@ -24,7 +24,7 @@ _COMMAND_OF_TOOL = {
 }
 
 
-_TOOL = re.compile(rf"(?:(?<=[Uu]se )|(?<=with )|(?<=from ))(?:{'|'.join(_COMMAND_OF_TOOL)})\b(?![.-]\w)")
+_TOOL = re.compile(rf"(?:(?<=[Uu]se )|(?<=with )|(?<=from )|(?<=[Ss]ee ))(?:{'|'.join(_COMMAND_OF_TOOL)})\b(?![.-]\w)")
 """The name of a tool where a message says to use it. Elsewhere it is the name of a capability, and stays."""
 
 

@@ -126,7 +126,7 @@ def test_the_files_of_a_client_are_found_where_it_keeps_them(tmp_path: Path) -> 
     }
     assert set(places) == set(CLIENTS)
     for client, files in places.items():
-        with pytest.raises(SetupError, match=f"No file of {client} was found in"):
+        with pytest.raises(SetupError, match=f"No configuration file of {client} was found in"):
             find_files(client, here, home)
         for file in files:
             file.parent.mkdir(parents=True, exist_ok=True)

@@ -198,7 +198,7 @@ def test_a_command_that_hangs_is_ended_with_all_that_it_started(tmp_path: Path) 
     fifo = tmp_path / "held"
     os.mkfifo(fifo)
     slow = program(tmp_path / "slow", f'#!/bin/sh\nsleep 60 >"{fifo}" &\nread line <"{fifo}"\n')
-    assert browsers._run([str(slow)], {"PATH": "/bin:/usr/bin"}, 1.0) == "no end within 1 seconds"
+    assert browsers._run([str(slow)], {"PATH": "/bin:/usr/bin"}, 1.0) == "not finished within 1 seconds"
     assert ends_within(fifo, 60.0)
 
 

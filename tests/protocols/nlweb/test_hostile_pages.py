@@ -224,6 +224,6 @@ def alive(pids: list[int]) -> list[int]:
 
 
 def test_no_trace_is_made_of_an_action_that_logs_in_with_a_secret(tmp_path: Path) -> None:
-    with pytest.raises(SetupError, match="a trace would hold it"):
+    with pytest.raises(SetupError, match="a trace would contain"):
         asyncio.run(run_action(shop("http://127.0.0.1:9", login=True), "account", {}, trace=tmp_path / "trace.zip"))
     assert list(tmp_path.iterdir()) == []

@@ -106,7 +106,7 @@ def test_injected_text_never_ends_the_string_it_stands_in(hostile: str) -> None:
      'xpath=//a[.="{a}"]', '.row >> text="{a}"', '[x="closed"] {a}', '[x="\\"{b}"] {a}'],
 )  # fmt: skip
 def test_a_placeholder_outside_a_css_string_is_refused(selector: str) -> None:
-    with pytest.raises(ValidationError, match="outside a quoted string"):
+    with pytest.raises(ValidationError, match="outside a quoted CSS string"):
         inject(clicking(selector), {"a": "x", "b": "y"})
 
 

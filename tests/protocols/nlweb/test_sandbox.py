@@ -179,7 +179,7 @@ def answering(*addresses: str) -> Any:
 
 def test_a_name_that_leads_to_loopback_is_refused() -> None:
     guard = Guard(NLWebSandbox(["localhost"]), base_url="https://airline.com")
-    with pytest.raises(SecurityError, match="localhost leads to a loopback address"):
+    with pytest.raises(SecurityError, match="localhost resolves to a loopback address"):
         admit(guard, "localhost")
 
 

@@ -167,7 +167,7 @@ def test_what_is_learnt_is_reviewed_beside_pictures(
     monkeypatch.setattr(sys, "stdin", io.StringIO("find things\n-\n"))
     code, _, said = agent3("learn", f"{shop.url}/", "--out", "shop.yaml", "--review")
     assert code == 0
-    assert "Enter keeps one, a new name renames it, - drops it." in said
+    assert "Press Enter to keep one, type a name to rename it, or - to drop it." in said
     assert (tmp_path / "shop-preview" / "search.png").read_bytes().startswith(b"\x89PNG")
     kept = (tmp_path / "shop.yaml").read_text()
     assert "find_things" in kept
@@ -321,7 +321,7 @@ def test_cookies_of_this_machine_serve_a_run_without_a_gateway_unless_it_is_fres
     ("words", "code", "said"),
     [
         (("learn", "shop.example"), 2, "Did you mean https://shop.example ?"),
-        (("learn", "ftp://shop.example"), 2, "Give it as https://host/path."),
+        (("learn", "ftp://shop.example"), 2, "Write https://host/path."),
         (("learn", "http://[::1"), 2, "not the address of a website"),
         (("learn", "http://shop.invalid/"), 5, "shop.invalid could not be resolved"),
         (("learn", "http://10.0.0.1/"), 4, "AGENT3_HOSTS"),
@@ -331,12 +331,12 @@ def test_cookies_of_this_machine_serve_a_run_without_a_gateway_unless_it_is_fres
         (("record", "shop.example", "--headless"), 2, "Did you mean https://shop.example ?"),
         (("record", "http://127.0.0.1:9/", "--headless"), 5, "cannot be reached"),
         (("run", "http://127.0.0.1:9/", "click on x"), 5, "cannot be reached"),
-        (("run", "http://127.0.0.1:9/"), 2, "Say what to do there"),
-        (("run", "http://127.0.0.1:9/", "click on x", "--param", "a=b"), 2, "say it in the sentence"),
+        (("run", "http://127.0.0.1:9/"), 2, "Say what to do"),
+        (("run", "http://127.0.0.1:9/", "click on x", "--param", "a=b"), 2, "put the values into the sentence"),
         (("run", "gone.yaml", "search"), 2, "gone.yaml cannot be read"),
-        (("run", "gone", "search"), 2, "neither a file here nor the address of a page"),
+        (("run", "gone", "search"), 2, "neither a file nor the address of a page"),
         (("run", str(SHOP / "shop.yaml"), "serch_products"), 4, "Did you mean 'search_products'?"),
-        (("run", str(SHOP / "shop.yaml"), "search_products", "--param", "query"), 2, "is not NAME=VALUE"),
+        (("run", str(SHOP / "shop.yaml"), "search_products", "--param", "query"), 2, "must be NAME=VALUE"),
         (("run", str(SHOP / "shop.yaml"), "place_order"), 2, "Say --yes"),
         (("run", str(SHOP / "shop.yaml"), "add_to_cart", "--param", "quantity=0"), 2, "quantity"),
         (("run", str(SHOP / "shop.yaml"), "add_to_cart", "--param", "quantity=1"), 2, "Missing required"),

@@ -403,7 +403,7 @@ def test_what_one_caller_does_not_find_on_a_page_closes_the_website_for_nobody(t
         missing = call(made, capability="buy", input={"product": "tea"})
         assert isinstance(missing, Failed)
         assert (missing.code, missing.retryable, missing.sent) == ("element_missing", False, False)
-        assert "'#gone' fits nothing on the page" in missing.message
+        assert "'#gone' matches nothing on the page" in missing.message
         assert made.rows("dead_letters") == [], "nothing is to be done again that cannot be done"
         for wish in ({"capability": "broken", "input": {}}, {"capability": "account", "input": {}, "timeout": 0.01}):
             outcome = call(made, **wish)

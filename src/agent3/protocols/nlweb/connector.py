@@ -76,12 +76,12 @@ _ACTION, _CONFIRM = "agent3:action", "agent3:confirm"
 """Ids of our own questions. No parameter has such a name: a placeholder cannot contain a colon."""
 _OVERLOADED = frozenset({502, 503, 504})
 """Statuses that concern the whole site and not one page."""
-_YES = {"type": "boolean", "title": "Go on?"}
+_YES = {"type": "boolean", "title": "Continue?"}
 _LONGEST_PREVIEW = 500
 _SAFE = ("GET", "HEAD", "OPTIONS")
 _EMPTY = ("empty", "vacío")
-_WHY_SURE = ("this has consequences. Do it?", "esto tiene consecuencias. ¿Lo hago?")
-_WHY_GUESSED = ("this is how it was understood. Do it?", "así se ha entendido. ¿Lo hago?")
+_WHY_SURE = ("this has consequences. Do it?", "esto tiene consecuencias. ¿Continuar?")
+_WHY_GUESSED = ("this is how the message was understood. Do it?", "así se ha entendido el mensaje. ¿Continuar?")
 
 
 Understand = Callable[[str, Agent, Sequence[Capability], Sequence[str]], Awaitable[Meaning]]
@@ -157,7 +157,7 @@ class NLWebConnector:
         """The agent of an interface file, of a website that answers questions, or of an interface by its id."""
         if address.startswith(("http://", "https://")):
             if self._sites is None:
-                raise SetupError(f"{address} is a website. Write an interface for it: agent3 web learn {address}")
+                raise SetupError(f"{address} is a website. Create an interface for it: agent3 web learn {address}")
             return await self._sites.describe(address)
         path = Path(address)
         if path.suffix in (".yaml", ".yml", ".json"):
@@ -264,7 +264,7 @@ class NLWebConnector:
         After a yes it begins anew, so that nobody's page waits for an answer; not where something was sent by then.
         """
         if self._drive is None:
-            raise SetupError("web.acts_on_pages was switched off meanwhile, and nothing was done.")
+            raise SetupError("web.acts_on_pages was switched off in the meantime, and nothing was done.")
         drive, owner, sent = self._drive, owner_of(call.principal), list[str]()
 
         def confirm(what: str) -> None:
@@ -294,8 +294,8 @@ class NLWebConnector:
         except _Unconfirmed as asked:
             if sent:
                 raise TargetError(
-                    f"{interface.name} already received data, and now asks for something that you have not confirmed: "
-                    f"{asked.what}. The visit ended there."
+                    f"{interface.name} has already received data, and now asks for something that you have "
+                    f"not confirmed: {asked.what}. The visit ended there."
                 ) from None
             intent.agreed = [*intent.agreed, asked.what]
             spanish = detect_language(intent.text or "") == "es"
@@ -379,7 +379,7 @@ class NLWebConnector:
         if action is not None:
             offered = [one for one in offered if one.name == action]
         if not offered:
-            raise ValidationError(f"{site.name} has no action{f' {action!r}' if action else ''} that you can call.")
+            raise ValidationError(f"{site.name} has no action{(f' {action!r}' if action else '')} that you may call.")
         found = await self._understand(text, site, offered, previous)
         if isinstance(found.reading, Forbidden):
             raise Declined(found.refusal or "", data={"reason": found.reading.why})
@@ -397,7 +397,7 @@ class NLWebConnector:
 
     async def _get_interface(self, name: str) -> NLWebInterface:
         if self._find is None:
-            raise AgentNotFound(f"There is no interface {name!r}. Give the file that contains it.")
+            raise AgentNotFound(f"Interface {name!r} does not exist. Name the file that contains it.")
         return interface_of(await self._find(name))
 
 
@@ -439,7 +439,7 @@ def agent_of(interface: NLWebInterface) -> Agent:
         capabilities.append(
             Capability(
                 name=COMMAND,
-                description=f"Say in words what you want of {interface.name}. It asks back what it cannot tell.",
+                description=f"Say in words what you want from {interface.name}. It asks if something is unclear.",
                 input_schema=_COMMAND_INPUT,
                 phrases=tuple(phrases[:5]),
                 routes=(route,),
@@ -467,7 +467,7 @@ _COMMAND_INPUT = {
             "type": "array",
             "items": {"type": "string"},
             "maxItems": 50,
-            "description": "What you said before, the latest last",
+            "description": "Your earlier messages, the latest last",
         },
     },
     "required": ["text"],
@@ -479,9 +479,7 @@ def interface_of(agent: Agent) -> NLWebInterface:
     """The interface that an agent was made of; AgentNotFound if it is not such a website."""
     body = agent.card.get("interface")
     if agent.card.get("protocol") != "nlweb" or not isinstance(body, dict):
-        raise AgentNotFound(
-            f"{agent.id!r} is not a website with an interface. Add the interface's file with agent3 add."
-        )
+        raise AgentNotFound(f"{agent.id!r} is not a website with an interface. Add its interface file with agent3 add.")
     return NLWebInterface.from_document(body)
 
 
@@ -514,7 +512,7 @@ def _check_result(result: Any, interface: NLWebInterface, action: str) -> None:
         compile_schema(info.output_schema).check(result, what="result")
     except ValidationError as error:
         raise MalformedResponse(
-            f"{action} of {interface.name!r} gave something that breaks its own schema: {error.message}",
+            f"{action} of {interface.name!r} returned something that does not match its own schema: {error.message}",
             data=error.data,
         ) from None
 

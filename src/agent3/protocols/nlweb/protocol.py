@@ -132,7 +132,7 @@ class NLWeb(Protocol):
         interface = found.document
         if interface is None:
             if found.route.credential is not None:
-                raise SetupError("A website that answers questions takes no credential.")
+                raise SetupError("A website that answers questions needs no credential.")
             return await self._sites.describe(found.route.address, bool(found.route.meta.get("registered")))
         if found.name is not None:
             interface = interface.model_copy(update={"interface_id": agent_id(found.name), "name": found.name})

@@ -154,17 +154,17 @@ def test_the_page_does_what_the_sentence_says(run: Any, html: str, sentence: str
         (SHOP, 'click "Apply coupon"', "“Apply coupon”"),
         (SHOP, 'select "Add to cart"', "“Add to cart”"),
         (SHOP, 'select "Lowest price" for Mug', "“Lowest price for Mug”"),
-        (SHOP, "click Add to cart", "more than one"),
-        (TEAM, 'select "Admin"', "more than one"),
+        (SHOP, "click Add to cart", "several things"),
+        (TEAM, 'select "Admin"', "several things"),
         (TEAM, 'select "Admin" for Dora', "“Admin for Dora”"),
         (TEAM, "click the fourth Delete button", "fourth"),
         (ORDER, "click Order nw", "“Order nw”"),
         (ORDER, "click Order", "There is: “Order now”"),
-        (MANY, "haz clic en Details", "más de una cosa"),
-        (MANY, "click the link", "more than one"),
+        (MANY, "haz clic en Details", "varias cosas"),
+        (MANY, "click the link", "several things"),
         (SHELF, "click Plant 3", "“Plant 3”"),
         (TABS, "click Goal", "“Goal”"),
-        (THREADS, "click Delete", "more than one"),
+        (THREADS, "click Delete", "several things"),
         (THREADS, "click Delete for Alice", "“Delete for Alice”"),
         (ORDER, "fill in the name field and click Order now", "name field"),
         (MANY, "check News and Weather", "Weather"),
@@ -214,12 +214,12 @@ def test_the_question_shows_what_was_understood_and_what_was_not(run: Any) -> No
     done, _ = run(ORDER, "enter Ann as name and click Launch")
     assert done.question == (
         "Nothing was done. Understood: type into textbox 'Name'. "
-        "Not understood: “click Launch”: nothing here that could be meant is called “Launch”."
+        "Not understood: “click Launch”: nothing suitable here is called “Launch”."
     )
     done, _ = run(ORDER, "escribe Ann en Name y pulsa Lanzar")
     assert done.question == (
         "No se ha hecho nada. Entendido: escribir en campo 'Name'. "
-        "No entendido: “pulsa Lanzar”: aquí nada que pueda ser se llama “Lanzar”."
+        "No entendido: “pulsa Lanzar”: aquí no hay nada adecuado que se llame “Lanzar”."
     )
 
 
@@ -287,12 +287,12 @@ def test_a_file_of_the_folder_for_uploads_is_sent_where_the_sentence_says(run: A
     assert (done.complete, title) == (False, "picture foto.png")
     assert "foto.png is too large" in done.question
     for sentence, why in {
-        "upload cv.pdf": "more than one thing here fits",
+        "upload cv.pdf": "several things here match",
         "upload cv.pdf to Invoices": "is called “Invoices”",
-        "upload foto.png to Documents": "no value that fits there",
-        "upload gone.pdf to Documents": "there is no file “gone.pdf”",
-        "upload ../secret.pdf to Documents": "there is no file “../secret.pdf”",
-        "sube el archivo secreto.pdf a Documents": "no hay ningún archivo “secreto.pdf”",
+        "upload foto.png to Documents": "not a valid value there",
+        "upload gone.pdf to Documents": "the upload folder has no file “gone.pdf”",
+        "upload ../secret.pdf to Documents": "the upload folder has no file “../secret.pdf”",
+        "sube el archivo secreto.pdf a Documents": "la carpeta de subidas no contiene el archivo “secreto.pdf”",
         "do not upload cv.pdf to Documents": "",
         "upload my cv to Documents": "",
     }.items():

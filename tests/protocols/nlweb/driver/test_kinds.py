@@ -503,12 +503,16 @@ def test_done_is_said_only_where_the_page_shows_it(run: Any, monkeypatch: pytest
     monkeypatch.setattr(acting, "_UNANSWERED_SECONDS", 0.3)
     asked: list[str] = []
     for html, sentence, told in (
-        (ANSWERS, "click Idle", "does not show it"),  # though a clock goes on
+        (ANSWERS, "click Idle", "does not show the result"),  # though a clock goes on
         (ANSWERS, "click Wire it", "“Your balance is insufficient”"),
         (STEPS, "click Next", "“Please choose one”"),
         (ASKS_BACK, "click Join", "“Please enter a name first”"),
-        (SUGGESTS, "select Small in Size", "does not show it"),
-        (KEBAB.replace("note('kept ${name}')", ""), "click Store for Elm-2", "does not show it"),  # the menu closed
+        (SUGGESTS, "select Small in Size", "does not show the result"),
+        (
+            KEBAB.replace("note('kept ${name}')", ""),
+            "click Store for Elm-2",
+            "does not show the result",
+        ),  # the menu closed
         (LOANS, "click Tidy up", "asks first: “All lists go away.”"),
         (KEBAB.replace("Yes, delete", "Proceed?").replace("Keep it", "Continue"), "delete Oak-1", "asks first"),
     ):

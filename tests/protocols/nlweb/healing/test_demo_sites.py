@@ -96,7 +96,7 @@ def test_a_product_that_is_sold_out_is_not_bought_by_another_button() -> None:
             steps[0].model_copy(update={"value": "/item.html?id=honey-spoon"}),
             steps[5].model_copy(update={"timeout": 2.0}),
         ]
-        with pytest.raises(CallTimeout, match="no other element was taken"):
+        with pytest.raises(CallTimeout, match="no other element was used"):
             shop.act("add_to_cart", product="Honey spoon")
         assert shop.executor.page.evaluate("pressed") == []
 

@@ -79,7 +79,7 @@ def test_fields_of_a_page_made_anew_are_not_silently_empty(play: Stage, store: M
     play.site.pages["/"] = NONE
     assert play.act(*steps) == {"name": None}
     play.site.pages["/"] = ANEW
-    with pytest.raises(ElementMissing, match="none of its fields is there"):
+    with pytest.raises(ElementMissing, match="none of its fields was found"):
         play.act(*steps)
 
 

@@ -41,8 +41,8 @@ def test_a_name_that_says_the_same_in_other_words_is_the_same(name: str) -> None
     [
         ("Remove from cart", "it says 'remove'"),
         ("Get premium", "premium"),
-        ("Tell me when it is back", "called something else"),
-        ("Add to cart help", "neither its name nor a mark"),
+        ("Tell me when it is back", "another name"),
+        ("Add to cart help", "neither its name nor any attribute"),
     ],
 )
 def test_a_decoy_in_the_same_place_is_not_taken(name: str, reason: str) -> None:
@@ -95,11 +95,11 @@ def test_the_same_name_among_other_things_is_not_taken() -> None:
     stranger = like(
         near=digest_words("Our letter once a month"), heading=digest_words("Newsletter"), fields=("letter",)
     )
-    assert judge(BUTTON, [stranger], threshold=0.0).reason == "it stands among other things"
+    assert judge(BUTTON, [stranger], threshold=0.0).reason == "it has other neighbours"
 
 
 def test_of_two_that_are_alike_none_is_taken() -> None:
-    assert judge(BUTTON, [like(), like()]).reason == "several elements are like it"
+    assert judge(BUTTON, [like(), like()]).reason == "several elements are similar"
 
 
 def test_another_number_is_another_thing() -> None:

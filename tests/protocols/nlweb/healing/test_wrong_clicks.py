@@ -102,7 +102,7 @@ def test_a_row_that_is_gone_is_not_bought_by_another_row(shop: Shop, drawn: Any,
     selector = 'tr:has(td:text-is("{product}")) button'
     assert shop.click(table("Alpha tea", "Beta tea"), selector, product="Alpha tea") == "Alpha tea"
     refusal = shop.refuses(drawn(*left), selector, product="Alpha tea")
-    assert "stands beside what was asked for" in str(refusal) or "no other" in str(refusal)
+    assert "next to what was asked for" in str(refusal) or "no other" in str(refusal)
 
 
 def test_the_row_that_was_asked_for_is_found_in_its_new_shape_also_another_one_than_before(shop: Shop) -> None:
@@ -132,7 +132,7 @@ def test_a_promoted_heal_does_not_follow_a_decoy(shop: Shop) -> None:
     shop.click(GOOD.replace("NAME", "id=order"), "#order")
     for _ in range(3):
         assert shop.click(GOOD.replace("NAME", ""), "#order") == "good"
-    shop.refuses(DECOY + GOOD.replace("NAME", ""), "#order", saying="several elements are like it")
+    shop.refuses(DECOY + GOOD.replace("NAME", ""), "#order", saying="several elements are similar")
 
 
 def test_a_heal_that_a_person_accepted_does_not_follow_a_decoy(bank: Shop) -> None:
@@ -152,7 +152,7 @@ DELETE = f"<h2>Danger zone</h2><button id=order data-what=decoy onclick='{SAYS}'
 def test_a_selector_that_means_something_else_now_is_not_followed(play: Stage, consequential: bool, now: str) -> None:
     shop = Shop(play, consequential)
     shop.click(GOOD.replace("NAME", "id=order"), "#order")
-    shop.refuses(now, "#order", saying="means another element now")
+    shop.refuses(now, "#order", saying="now matches a different element")
 
 
 @pytest.mark.parametrize(
@@ -169,7 +169,7 @@ def test_a_selector_that_still_fits_is_not_pressed_for_what_it_says_now(
 ) -> None:
     shop = Shop(play, consequential)
     shop.click(button("good", before, "id=act"), "#act")
-    shop.refuses(button("bad", now, "id=act"), "#act", saying="means another element now")
+    shop.refuses(button("bad", now, "id=act"), "#act", saying="now matches a different element")
 
 
 def test_the_right_button_is_asked_for_when_its_id_went_to_another_role(bank: Shop) -> None:
@@ -218,7 +218,7 @@ def test_what_is_not_sure_enough_is_offered_to_a_person_and_serves_once_accepted
 
 def test_a_refusal_without_anything_to_offer_says_what_to_do(shop: Shop) -> None:
     shop.click(GOOD.replace("NAME", "id=order"), "#order")
-    assert "correct the selector in the interface's file" in str(shop.refuses("<p>Closed</p>", "#order"))
+    assert "correct the selector in the interface file" in str(shop.refuses("<p>Closed</p>", "#order"))
 
 
 @pytest.mark.parametrize("consequential", [False, True])

@@ -171,7 +171,7 @@ class AskDoor:
                 return Response(status_code=499)
             except Exception:
                 log.exception("%s %s failed", request.method, request.url.path)
-                return _refuse(Agent3Error("Internal error. The gateway's log has the details."), who=False)
+                return _refuse(Agent3Error("Internal error. See the log of the gateway."), who=False)
 
         return respond
 
@@ -197,7 +197,7 @@ class AskDoor:
         to_all = ask.query.site in ("", _ALL)
         # Any page can make a browser GET an address of this machine. Only a caller with a key may call an agent so.
         if request.method == "GET" and caller.principal.kind == "local" and not to_all:
-            raise MethodNotAllowed("A question to an agent is a call: send it by POST, or show a key.")
+            raise MethodNotAllowed("A question to an agent is a call: send it with POST, or send a key.")
         if ask.session.state_token:
             # The next turn of a job that asked, with the person's answers.
             job, _, turn = ask.session.state_token.partition(".")
@@ -312,7 +312,7 @@ class AskDoor:
         if not isinstance(count, int) or not 1 <= count <= _MAX_FOUND:
             raise ValidationError(f"meta.max_results must be 1 to {_MAX_FOUND}.")
         if wanted.type not in (None, *_PROTOCOLS):
-            raise ValidationError(f"query.type {wanted.type[:40]!r} is not offered here: use mcp, a2a or http.")
+            raise ValidationError(f"query.type {wanted.type[:40]!r} is not supported: use mcp, a2a or http.")
         if not wanted.text.strip():
             raise ValidationError("query.text is empty. Say what you are looking for.")
         protocol, base = wanted.type or "mcp", str(request.base_url).rstrip("/")
@@ -459,7 +459,7 @@ def _encode_outcome(outcome: Outcome, ask: _Ask | None = None) -> Body:
         raise error_of(outcome)
     if isinstance(outcome, Needs):
         questions = [_encode_question(question) for question in outcome.questions]
-        intro = questions[0]["text"] if len(questions) == 1 else "More is needed for this."
+        intro = questions[0]["text"] if len(questions) == 1 else "More information is needed."
         return {
             "_meta": _meta("Elicitation", session_context={"state_token": f"{outcome.job}.{outcome.turn}"}),
             "elicitation": {"text": text_of(outcome.parts) or intro, "questions": questions},
@@ -479,7 +479,7 @@ def _encode_answer(rows: list[Body], ask: _Ask | None) -> Body:
     for row in rows:
         words = [str(part) for part in (row.get("name"), row.get("description") or row.get("text")) if part]
         sentences.append(": ".join(words) or msgspec.json.encode(row).decode())
-    content = [{"Type": "text", "Text": "\n".join(sentences) or "Nothing was found."}]
+    content = [{"Type": "text", "Text": "\n".join(sentences) or "No results."}]
     return {"_meta": _meta("Answer", response_format=form), "content": content, "structuredData": rows}
 
 
@@ -525,7 +525,7 @@ def _flatten(answer: Body) -> list[Body]:
         return [{"message_type": "ask_user", "message": text, **answer["_meta"]["session_context"]}, end]
     if "promise" in answer:
         token = answer["promise"]["token"]
-        return [{"message_type": "intermediate_message", "message": "It goes on.", "promise_token": token}, end]
+        return [{"message_type": "intermediate_message", "message": "The work continues.", "promise_token": token}, end]
     rows = [
         {
             **{name: row.get(name, "") for name in ("url", "name", "site", "description")},

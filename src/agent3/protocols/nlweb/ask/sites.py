@@ -58,13 +58,13 @@ _REJECTIONS = frozenset({"INVALID_REQUEST", "MISSING_FIELD", "INVALID_QUERY"})
 _INPUT: dict[str, Any] = {
     "type": "object",
     "properties": {
-        "query": {"type": "string", "minLength": 1, "description": "What you want to know, in plain words"},
+        "query": {"type": "string", "minLength": 1, "description": "The question, in plain words"},
         "site": {"type": "string", "description": "Only this part of the site"},
         "mode": {
             "enum": ["list", "summarize", "generate"],
-            "description": "A list of what was found, or a text about it",
+            "description": "A list of results, or a text about them",
         },
-        "previous": {"type": "array", "items": {"type": "string"}, "description": "What you asked before"},
+        "previous": {"type": "array", "items": {"type": "string"}, "description": "Your earlier questions"},
         "max_results": {"type": "integer", "minimum": 1, "maximum": 100},
     },
     "required": ["query"],
@@ -112,7 +112,7 @@ class Sites:
         meta = {"speaks": ASK, "dialect": client.dialect, **({"registered": True} if registered else {})}
         capability = Capability(
             name=ASK,
-            description=f"Ask {host} in plain words; it answers with what it has, as a list or in a text.",
+            description=f"Ask {host} in plain words; it answers with a list or a text.",
             input_schema=_INPUT,
             output_schema=_OUTPUT,
             hints=Hints(read_only=True),
@@ -123,7 +123,7 @@ class Sites:
         return Agent(
             id=agent_id(host, "website"),
             name=host,
-            description=f"Answers questions about what {host} has",
+            description=f"Answers questions about the content of {host}",
             tags=("nlweb",),
             capabilities=(capability,),
             source=address,
@@ -183,7 +183,7 @@ def _read_question(call: Call) -> Query:
     given: Mapping[str, Any] = call.input if isinstance(call.input, dict) else {}
     text = str(given.get("query") or text_of(call.parts)).strip()
     if not text:
-        raise ValidationError("The question is empty. Give it as message, or as query of the input.")
+        raise ValidationError("The question is empty. Send it as message, or as query in the input.")
     return Query(
         text=text,
         site=given.get("site"),
@@ -199,7 +199,7 @@ def _read_answers(call: Call, state: Mapping[str, Any]) -> Query:
     for question in call.questions:
         answer = call.answers.get(question.id)
         if answer is None or answer.action != "accept":
-            raise Declined(f"The question {question.text!r} was not answered, and nothing more was asked.")
+            raise Declined(f"The question {question.text!r} was not answered.")
         value = answer.data
         if isinstance(value, dict) and len(value) == 1:  # a form with one field
             value = next(iter(value.values()))
@@ -215,7 +215,7 @@ def _make_outcome(reply: Reply, call: Call, state: Mapping[str, Any]) -> Outcome
     state = {**state, **({"session": reply.session} if reply.session else {})}
     if reply.kind == "Elicitation":
         if not reply.questions:
-            raise MalformedResponse(f"{call.agent} asks back without a question.")
+            raise MalformedResponse(f"{call.agent} asks back without giving a question.")
         questions = []
         for question in reply.questions:
             options = question.get("options")
@@ -228,11 +228,11 @@ def _make_outcome(reply: Reply, call: Call, state: Mapping[str, Any]) -> Outcome
         return Needs(tuple(questions), state=state)
     if reply.kind == "Promise":
         if not reply.token:
-            raise MalformedResponse(f"{call.agent} promises an answer without a token to ask for it.")
+            raise MalformedResponse(f"{call.agent} promises an answer without a token to fetch it.")
         poll = min(max(reply.seconds or 1.0, 0.2), _LONGEST_POLL)
         return Working(state={**state, "token": reply.token}, poll=poll)
     if reply.kind == "Failure":
-        reason = reply.message or reply.code or "it did not say why"
+        reason = reply.message or reply.code or "no reason given"
         kind = Rejected if reply.code in _REJECTIONS else TargetError
         raise kind(f"{call.agent}: {reason[:2000]}", data={"code": reply.code} if reply.code else {})
     body: dict[str, Any] = {"text": reply.text} if reply.text else {}

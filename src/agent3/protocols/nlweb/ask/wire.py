@@ -129,7 +129,7 @@ class Reply(Struct, omit_defaults=True):
             self.kind = "Elicitation"
             self.questions = [{"id": "answer", "text": text, "type": "text"}]
         elif kind == "error":
-            self.kind, self.message = "Failure", str(text or "the site did not say why")
+            self.kind, self.message = "Failure", str(text or "the site gave no reason")
 
     def _add_results(self, rows: Any) -> None:
         for row in _as_list(rows):
@@ -207,7 +207,7 @@ class AskClient:
         url = f"{self.endpoint}?{urlencode(_drop_none(flat))}"
         reply, fields = await self._send("GET", url, None, seconds, on_piece)
         if not _FLAT_FIELDS & fields:
-            raise MalformedResponse(f"{self.endpoint} does not answer as NLWeb does.")
+            raise MalformedResponse(f"{self.endpoint} does not answer like an NLWeb site.")
         self.dialect = "flat"
         return reply
 
@@ -259,12 +259,14 @@ class AskClient:
         if status == LoopDetected.http_status:
             raise LoopDetected(f"{where} is this gateway itself, or leads back to it. A gateway does not call itself.")
         if status == 429:
-            limited = RateLimited(f"{where} takes no more questions for now (HTTP 429).", data=data, retry_after=wait)
+            limited = RateLimited(
+                f"{where} accepts no more questions at the moment (HTTP 429).", data=data, retry_after=wait
+            )
             limited.sent = False
             raise limited
         if status >= 500:
             raise Unavailable(f"{where} is not available (HTTP {status}).", data=data, retry_after=wait)
-        raise MalformedResponse(f"{where} answered with HTTP {status} and nothing that NLWeb knows.", data=data)
+        raise MalformedResponse(f"{where} answered with HTTP {status} and without an NLWeb answer.", data=data)
 
 
 def encode_query(query: Query) -> dict[str, Any]:

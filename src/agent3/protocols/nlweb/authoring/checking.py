@@ -52,7 +52,9 @@ async def check(
         for number, step in enumerate(steps, 1):
             label = step_label(step, name, str(number))
             if left:
-                findings.append(Finding(name, label, "unseen", "it lies behind a step that is not done here"))
+                findings.append(
+                    Finding(name, label, "unseen", "it can only be reached by a step that a check does not run")
+                )
                 continue
             try:
                 state, detail = await _look(session, name, step, label, given or {})
@@ -71,9 +73,9 @@ async def _run(session: Session, interface: NLWebInterface, name: str, given: Ma
     except Agent3Error as error:
         return Finding(name, "all", "failed", error.message)
     if result in (None, [], {}):
-        return Finding(name, "all", "missing", "it ran, and gave nothing")
+        return Finding(name, "all", "missing", "it ran and returned nothing")
     count = f"{len(result)} rows" if isinstance(result, list) else "one result"
-    return Finding(name, "all", "ok", f"it ran, and gave {count}")
+    return Finding(name, "all", "ok", f"it ran and returned {count}")
 
 
 async def _look(
@@ -102,6 +104,6 @@ async def _look(
     try:
         await found.first.wait_for(state="attached", timeout=_APPEAR_MS)
     except playwright().TimeoutError:
-        return "missing", f"nothing on {session.page.url} fits {filled.selector!r}"
+        return "missing", f"nothing on {session.page.url} matches {filled.selector!r}"
     count = await found.count()
-    return "ok", f"{count} elements fit" if count > 1 else ""
+    return "ok", f"{count} elements match" if count > 1 else ""

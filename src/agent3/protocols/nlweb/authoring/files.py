@@ -35,7 +35,7 @@ def load(path: str | Path) -> NLWebInterface:
     try:
         content = path.read_bytes()
     except OSError as error:
-        raise ValidationError(f"{path.name} cannot be read: {error.strerror}.") from None
+        raise ValidationError(f"Cannot read {path.name}: {error.strerror}.") from None
     try:
         return parse(content, _form(path))
     except ValidationError as error:
@@ -51,7 +51,7 @@ def save(interface: NLWebInterface, path: str | Path) -> None:
 def parse(content: bytes | str, form: Form) -> NLWebInterface:
     """The interface of a text; ValidationError if it is not one, TooLarge beyond a megabyte."""
     if len(content) > _MOST_BYTES:
-        raise TooLarge(f"An interface of {len(content)} bytes is too large: at most {_MOST_BYTES} are accepted.")
+        raise TooLarge(f"An interface of {len(content)} bytes is too large; the maximum is {_MOST_BYTES}.")
     try:
         if form == "json":
             document = msgspec.json.decode(content)
@@ -100,7 +100,9 @@ def schema() -> dict[str, Any]:
 def _form(path: Path) -> Form:
     form = SUFFIXES.get(path.suffix.lower())
     if form is None:
-        raise ValidationError(f"{path.name} is neither YAML nor JSON by its name. Call it {path.stem}.yaml.")
+        raise ValidationError(
+            f"The name {path.name} has neither a YAML nor a JSON extension. Call it {path.stem}.yaml."
+        )
     return form
 
 
@@ -113,7 +115,7 @@ def _count_values(value: Any, known: dict[int, int]) -> int:
         children = [*value, *value.values()] if isinstance(value, dict) else value
         known[id(value)] = 1 + sum(_count_values(child, known) for child in children)
     if known[id(value)] > _MOST_VALUES:
-        raise TooLarge(f"An interface of more than {_MOST_VALUES} values is not accepted; mind the aliases of YAML.")
+        raise TooLarge(f"An interface may have at most {_MOST_VALUES} values; check the aliases of YAML.")
     return known[id(value)]
 
 

@@ -292,7 +292,7 @@ _GENERIC = frozenset("submit send go ok save search enviar guardar aceptar busca
 _NUMBER = re.compile(r"[-+]?\d[\d.,\s]*")
 _DAY = re.compile(r"\d{4}-\d\d-\d\d|\d{1,2}[./]\d{1,2}[./]\d{2,4}|\d{1,2} \w{3,10} \d{4}")
 _VERBS: Mapping[Language, Mapping[str, str]] = {
-    "en": {"list": "list {}", "show": "show me {}", "open": "open {}", "read": "Read {}", "all": "Every one of {}",
+    "en": {"list": "list {}", "show": "show me {}", "open": "open {}", "read": "Read {}", "all": "All {}",
            "lead": "Open {} and read it", "of": "{} of {}", "search": "search"},
     "es": {"list": "lista de {}", "show": "muestra {}", "open": "abre {}", "read": "Leer {}", "all": "Todo de {}",
            "lead": "Abrir {} y leerlo", "of": "{} de {}", "search": "buscar"},
@@ -353,8 +353,8 @@ class Draft:
         """What has come together; MalformedResponse if that is nothing."""
         if not self._actions:
             raise MalformedResponse(
-                f"{self._base} shows no form, table, list, link or tool to make an action of. Try another page of it, "
-                "or agent3 web record."
+                f"{self._base} has no form, table, list, link or tool to make an action from. Try another "
+                "page of the site, or agent3 web record."
             )
         metadata: dict[str, Any] = {}
         if self._secrets:

@@ -48,10 +48,10 @@ def review(interface: NLWebInterface, decide: Decide) -> NLWebInterface:
             continue
         found = name if wanted == name else slugify(wanted, "action")
         if found in names.values() or (found != name and found in interface.actions):
-            raise ValidationError(f"Two actions cannot both be called {found!r}. Choose another name for {name!r}.")
+            raise ValidationError(f"Two actions cannot have the same name {found!r}. Choose another name for {name!r}.")
         names[name] = found
     if not names:
-        raise ValidationError("Nothing is left of the interface: every action was dropped.")
+        raise ValidationError("The interface is empty: every action was dropped.")
     metadata = dict(interface.metadata)
     if untrusted := metadata.get("untrusted"):
         metadata["untrusted"] = [names[name] for name in untrusted if name in names]

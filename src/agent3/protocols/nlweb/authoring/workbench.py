@@ -120,7 +120,7 @@ async def run_action(
         steps = [*interface.actions[action], *(interface.actions[login.action] if login else ())]
         login_secret = login is not None and any(value.startswith("env:") for value in login.parameters.values())
         if login_secret or any("{secret:" in step.model_dump_json() for step in steps):
-            raise SetupError(f"{action!r} uses a secret, and a trace would hold it. Run it without --trace.")
+            raise SetupError(f"{action!r} uses a secret, which a trace would contain. Run it without --trace.")
     _require_window(headless)
     keys = Overrides.read().keys
     profile = profile or LocalProfile()
@@ -241,7 +241,7 @@ class _Traced(Snapshots):
             raise TargetError(f"The trace could not be written: {error.message.splitlines()[0]}") from None
         if private:
             self._path.unlink(missing_ok=True)  # that of an earlier run, which this one would have replaced
-            raise TargetError("A password was typed, which the trace would hold: no trace was written.")
+            raise TargetError("A password was typed, which the trace would contain, so no trace was written.")
 
 
 # Pages
@@ -253,10 +253,10 @@ def _site_of_page(url: str) -> NLWebInterface:
         parts = urlsplit(url)
         _ = parts.port
     except ValueError:
-        raise SetupError(f"{url[:200]!r} is not the address of a website. Give it as https://host/path.") from None
+        raise SetupError(f"{url[:200]!r} is not the address of a website. Write https://host/path.") from None
     if parts.scheme not in ("http", "https") or not parts.hostname:
         is_bare = _BARE_ADDRESS.fullmatch(url) is not None
-        advice = f"Did you mean https://{url[:200]} ?" if is_bare else "Give it as https://host/path."
+        advice = f"Did you mean https://{url[:200]} ?" if is_bare else "Write https://host/path."
         raise SetupError(f"{url[:200]!r} is not the address of a website. {advice}")
     base = f"{parts.scheme}://{parts.netloc}"
     return NLWebInterface(interface_id=parts.hostname, name=parts.hostname, base_url=base)
@@ -288,8 +288,8 @@ async def _require_reachable(interface: NLWebInterface) -> None:
         addresses = await guard.admit(*host_and_port(interface.base_url))
     except SecurityError as error:
         raise SecurityError(
-            f"{error.message}, and only public websites and those of this machine are visited. If it is yours, vouch "
-            "for it with AGENT3_HOSTS=host=address."
+            f"{error.message}; only public websites and those of this machine are visited. If the site is "
+            "yours, allow it with AGENT3_HOSTS=host=address."
         ) from None
     failure = "it does not answer"
     for address, port in addresses:
@@ -304,7 +304,7 @@ async def _require_reachable(interface: NLWebInterface) -> None:
             writer.close()
             return
     raise Unavailable(
-        f"{interface.base_url} cannot be reached: {failure}. Check that the address is right and the site is running."
+        f"{interface.base_url} cannot be reached: {failure}. Check the address and whether the site is running."
     )
 
 
@@ -312,9 +312,9 @@ def _require_window(headless: bool) -> None:
     """SetupError where a browser is to be shown and cannot be."""
     if headless:
         return
-    instead = "Run it at a machine with a screen, or without a window (--headless where there is such an option)."
+    instead = "Run it on a machine with a screen, or without a window (--headless, if there is such an option)."
     if sys.platform.startswith("linux") and not (os.environ.get("DISPLAY") or os.environ.get("WAYLAND_DISPLAY")):
-        raise SetupError(f"There is no display here to show a browser on. {instead}")
+        raise SetupError(f"There is no display to show a browser on. {instead}")
     found = installation.require()
     if found.kind == "headless-shell":
-        raise SetupError(f"{found.path} is a browser without windows. Install Chromium, or name one in AGENT3_BROWSER.")
+        raise SetupError(f"{found.path} cannot show windows. Install Chromium, or name one in AGENT3_BROWSER.")

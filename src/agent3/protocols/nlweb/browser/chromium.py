@@ -66,8 +66,8 @@ _BLAME_SECONDS = 3.0
 """For so long after a page was killed, a crashed page is taken to be that one."""
 
 UNPROTECTED = (
-    "The browser runs as root, and therefore without Chromium's own sandbox: a page that exploits a flaw in Chromium "
-    "controls this machine. Run agent3 as another user."
+    "The browser runs as root, and therefore without Chromium's sandbox: a page that exploits a flaw in "
+    "Chromium controls this machine. Run agent3 as another user."
 )
 """Logged once by a pool, and reported by ``agent3 doctor``."""
 
@@ -320,7 +320,7 @@ async def _start_driver() -> Playwright:
 
 def _browser_gone(error: BaseException | None) -> Unavailable:
     reason = f": {str(error).splitlines()[0]}" if error is not None and str(error) else ""
-    gone = Unavailable(f"The browser went away before the first step{reason}. Start it again and repeat the action.")
+    gone = Unavailable(f"The browser ended before the first step{reason}. Start it again and repeat the action.")
     gone.sent = False
     return gone
 

@@ -57,10 +57,9 @@ DOWNLOADED: tuple[tuple[str, Kind, tuple[str, ...]], ...] = (
     ),
 )
 REMEDIES = (
-    f"Either download Playwright's own: '{Path(sys.executable).name} -m playwright install --only-shell chromium' "
-    "(after pip install 'agent3[browser]'), "
-    f"or install a package of this system, on Debian: 'apt-get install {PACKAGE}'. "
-    "AGENT3_BROWSER=/path/to/chromium names one in another place."
+    f"Either download Playwright's own: '{Path(sys.executable).name} -m playwright install --only-shell "
+    "chromium' (after pip install 'agent3[browser]'), or install a system package, on Debian: 'apt-get "
+    f"install {PACKAGE}'. If it is elsewhere, set AGENT3_BROWSER=/path/to/chromium."
 )
 
 
@@ -104,7 +103,7 @@ def find(host: Host | None = None) -> Browser | None:
         path = host.which(str(Path(given).expanduser()))
         if path is None:
             raise SetupError(
-                f"AGENT3_BROWSER={given}: there is no such executable. Correct it, or unset it to have one found."
+                f"AGENT3_BROWSER={given}: not an executable file. Correct it, or unset it to search for one."
             )
         name = Path(path).name.lower()
         kind: Kind = "headless-shell" if "headless" in name else "chromium" if "chromium" in name else "chrome"
@@ -136,7 +135,7 @@ def ensure(announce: Announce = print, host: Host | None = None) -> Browser:
     if host.playwright:
         _download(host.playwright, host, announce)
     if not find(host) and host.may_apt():
-        announce(f"Installing the system package {PACKAGE} with apt-get (AGENT3_NO_APT=1 forbids it) …")
+        announce(f"Installing the system package {PACKAGE} with apt-get (AGENT3_NO_APT=1 prevents that) …")
         apt = [host.which("apt-get") or "apt-get", "-q", "-o", "DPkg::Lock::Timeout=120"]
         # A failed update does not stop the installation: one broken source of many fails it, and the package may still
         # be known.
@@ -192,9 +191,9 @@ def _download(playwright: Sequence[str], host: Host, announce: Announce) -> None
     announce(f"{browser.path} does not start: {missing}")
     install_libraries = [*playwright, "install-deps", "chromium-headless-shell"]
     if not host.may_apt():
-        announce(f"An administrator can install the libraries that it needs: {' '.join(install_libraries)}")
+        announce(f"An administrator can install the missing libraries: {' '.join(install_libraries)}")
         return
-    announce("Installing the system libraries that it needs with apt-get (AGENT3_NO_APT=1 forbids it) …")
+    announce("Installing the missing system libraries with apt-get (AGENT3_NO_APT=1 prevents that) …")
     failure = _run(install_libraries, {**host.environ, "DEBIAN_FRONTEND": "noninteractive"}, APT_SECONDS)
     if failure is not None:
         announce(f"That failed: {failure}")
@@ -218,7 +217,7 @@ def _run(command: Sequence[str], environ: Mapping[str, str], seconds: float) -> 
             code = process.wait(seconds)
         except subprocess.TimeoutExpired:
             _kill(process)
-            return f"no end within {seconds:.0f} seconds"
+            return f"not finished within {seconds:.0f} seconds"
         except BaseException:  # Ctrl-C does not reach the other session
             _kill(process)
             raise
@@ -268,9 +267,9 @@ def main(arguments: Sequence[str] | None = None, announce: Announce = print, hos
             path = data_folder(host.environ) / LOG
             path.parent.mkdir(parents=True, exist_ok=True)
             announce(
-                f"No Chromium found; installing one in the background: Playwright's own or, as root on Debian, "
-                f"{PACKAGE}. Log: {path}. AGENT3_NO_BROWSER=1 turns this off, AGENT3_NO_APT=1 leaves system packages "
-                "alone."
+                "No Chromium found; installing one in the background (Playwright's own or, as root on "
+                f"Debian, {PACKAGE}). Log: {path}. AGENT3_NO_BROWSER=1 turns this off; AGENT3_NO_APT=1 "
+                "leaves system packages alone."
             )
             with path.open("a", encoding="utf-8", buffering=1) as log:
 

@@ -118,7 +118,7 @@ class Pool:
                 raise error
             current = self._current
             if current is not None and (reason := await current.chrome.find_wear(self.wear)) is not None:
-                log.info("the browser is replaced: %s", reason)
+                log.info("replacing the browser: %s", reason)
                 self.restarts += 1
                 self._metrics.nlweb_browser_restarts.inc()
                 self._metrics.nlweb_browsers_ended.inc((reason,))

@@ -73,7 +73,7 @@ class Request:
             if lowered not in _NOT_FORWARDED:
                 forwarded.append(name + b":" + value)
         if len(lengths) > 1:
-            raise ValueError("two lengths of one body")
+            raise ValueError("two Content-Length headers")
         length = lengths.pop() if lengths else b"0"
         if not length.isdigit():  # int() also takes -1, and a negative length would forward all that follows
             raise ValueError("a Content-Length that is not a number")
@@ -137,7 +137,7 @@ class GuardedProxy:
             async with asyncio.timeout(_HEAD_SECONDS):
                 request = Request.parse(await reader.readuntil(b"\r\n\r\n"))
         except (ValueError, asyncio.LimitOverrunError) as error:
-            return await _respond(writer, 400, f"not a request this proxy takes: {error}")
+            return await _respond(writer, 400, f"not a request that this proxy accepts: {error}")
         try:
             site_reader, site_writer = await self._connect(request)
         except SecurityError as error:

@@ -120,7 +120,7 @@ class NLWebSandbox:
             host, port = host_and_port(url)
         except SecurityError as error:
             return error.message
-        return None if self.allows(host, port) else f"{host}:{port} is not among the allowed hosts"
+        return None if self.allows(host, port) else f"{host}:{port} is not an allowed host"
 
     def allows(self, host: str, port: int) -> bool:
         """Whether that host and port are on the list. The list is read each time, so that it may be changed."""
@@ -219,7 +219,7 @@ class Guard:
         """The judged addresses to connect to; SecurityError if the host or one of its addresses is refused."""
         if not self._sandbox.allows(host, port):
             METRICS.outbound_blocked.inc(("browser_host",))
-            raise SecurityError(f"{host}:{port} is not among the allowed hosts of this interface")
+            raise SecurityError(f"{host}:{port} is not an allowed host of this interface")
         policy = _VOUCHED
         addresses: Sequence[Address]
         if given := self._overrides.find(host, port):
@@ -232,7 +232,7 @@ class Guard:
         for address, _ in addresses:
             if rule := judge(address, policy):
                 METRICS.outbound_blocked.inc(("browser_address",))
-                raise SecurityError(f"{host} leads to a {rule} address")
+                raise SecurityError(f"{host} resolves to a {rule} address")
         return addresses
 
 

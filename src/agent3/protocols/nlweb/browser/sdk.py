@@ -43,8 +43,8 @@ def playwright() -> Any:
     # There is no public way to choose the environment of the driver. Without this one, nothing is started.
     if not hasattr(transport, "get_driver_env") or not hasattr(_driver, "get_driver_env"):
         raise SetupError(
-            "This version of Playwright would hand all variables of agent3 to the browser. "
-            "Install the one that agent3 was made for: pip install 'playwright<2'"
+            "This version of Playwright would pass all of agent3's environment variables to the browser. "
+            "Install a supported one: pip install 'playwright<2'"
         )
 
     def build_driver_environment() -> dict[str, str]:

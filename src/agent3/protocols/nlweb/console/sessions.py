@@ -55,7 +55,7 @@ def list_(
         )
         print(f"{kept.site}  {kept.principal}  used {used}, kept until {expires}")
     if not found:
-        print("No sessions are kept.")
+        print("No sessions are stored.")
 
 
 @app.command

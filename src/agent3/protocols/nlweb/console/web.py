@@ -81,11 +81,11 @@ def record(
     ways = [] if headless else ["close the window"]
     ways += ["press Enter here"] if sys.stdin.isatty() else []
     ways += [f"wait for {seconds:g} seconds"] if seconds > 0 else []
-    does = "There is no window to click in." if headless else "Do there what the action should do."
+    does = "There is no window to click in." if headless else "Do in it what the action should do."
 
     async def until(page: Any) -> None:
         tasks = [asyncio.ensure_future(ending) for ending in _endings(page, seconds)]
-        print_note(f"Recording {url}. {does} To end: {', or '.join([*ways, 'press Ctrl-C'])}.")
+        print_note(f"Recording {url}. {does} To finish: {', or '.join([*ways, 'press Ctrl-C'])}.")
         try:
             await asyncio.wait(tasks, return_when=asyncio.FIRST_COMPLETED)
         finally:
@@ -104,7 +104,7 @@ def record(
     )
     _deliver(made, out, json)
     if out is None and not json:
-        print_note("Nothing was written to a file. Save the above as NAME.yaml, or record with --out NAME.yaml.")
+        print_note("Nothing was saved. Save the above as NAME.yaml, or record with --out NAME.yaml.")
 
 
 @app.command
@@ -194,9 +194,11 @@ def run(
     """
     if file.startswith(("http://", "https://")):
         if not action.strip():
-            raise ValidationError(f'Say what to do there, such as: agent3 web run {file} "search for tea".')
+            raise ValidationError(f'Say what to do, such as: agent3 web run {file} "search for tea".')
         if param or trace:
-            raise ValidationError("--param and --trace are for interface files; say it in the sentence instead.")
+            raise ValidationError(
+                "--param and --trace are for interface files; put the values into the sentence instead."
+            )
         _drive(file, action, options, headed=headed, yes=yes, fresh=fresh)
         return
     settings = options.settings()
@@ -271,7 +273,7 @@ def check(
     for key, text in map(_split_pair, param):
         action, dot, name = key.partition(".")
         if not dot or action not in interface.actions:
-            raise ValidationError(f"--param {key}={text}: say of which action it is, as ACTION.{key}={text}.")
+            raise ValidationError(f"--param {key}={text}: name the action too, as ACTION.{key}={text}.")
         schema = input_schema(interface, action).get("properties", {}).get(name)
         given.setdefault(action, {})[name] = _parse_value(text, schema)
 
@@ -296,12 +298,12 @@ def check(
 app.command(
     "agent3.protocols.nlweb.console.heals:app",
     name="heals",
-    help="Selectors that no longer fit, and the elements that are used instead.",
+    help="Selectors that no longer match, and the elements used instead.",
 )
 app.command(
     "agent3.protocols.nlweb.console.sessions:app",
     name="sessions",
-    help="Sessions of callers on websites: their cookies, sealed.",
+    help="Sessions of callers at websites: their encrypted cookies.",
 )
 
 
@@ -310,7 +312,7 @@ app.command(
 
 def _review(interface: NLWebInterface, pictures: Path) -> NLWebInterface:
     """Show each action and ask what to do with it. Where no more is answered, the rest is kept."""
-    print_note(f"{len(interface.actions)} actions. Enter keeps one, a new name renames it, - drops it.")
+    print_note(f"{len(interface.actions)} actions. Press Enter to keep one, type a name to rename it, or - to drop it.")
 
     def decide(name: str) -> str:
         info, picture = interface.info.get(name), pictures / f"{name}.png"
@@ -405,7 +407,7 @@ def _choose_action(
     left = found.reading.left if isinstance(found.reading, Ask) else ()
     open_questions = [question for question in found.questions if left or question.id not in given]
     if open_questions:
-        advice = "" if left else f" Give it with --param {open_questions[0].id}=…"
+        advice = "" if left else f" Pass it with --param {open_questions[0].id}=…"
         print_note("\n".join(question.text for question in open_questions) + advice)
         sys.exit(3)
     print_note(f"{found.action.name} {' '.join(f'{name}={value}' for name, value in given.items())}".rstrip())
@@ -417,7 +419,7 @@ def _choose_action(
 def _split_pair(text: str) -> tuple[str, str]:
     name, equals, value = text.partition("=")
     if not equals or not name:
-        raise ValidationError(f"--param {text!r} is not NAME=VALUE.")
+        raise ValidationError(f"--param {text!r} must be NAME=VALUE.")
     return name, value
 
 
@@ -437,8 +439,8 @@ def _confirm(what: str, yes: bool) -> None:
     if yes:
         return
     if not sys.stdin.isatty():
-        raise SetupError(f"This has consequences and was not done: {what}. Say --yes: there is no terminal to ask at.")
-    print_note(f"{what}: this has consequences. Do it? [y/N]")
+        raise SetupError(f"This has consequences and was not done: {what}. Add --yes: there is no terminal to ask at.")
+    print_note(f"{what}: this has consequences. Continue? [y/N]")
     if sys.stdin.readline().strip().lower() not in _YES:
         print_note("Not done.")
         sys.exit(1)
@@ -481,7 +483,7 @@ def _load_interface(file: str) -> NLWebInterface:
     if Path(file).exists() or Path(file).suffix.lower() in files.SUFFIXES:
         return files.load(file)
     raise ValidationError(
-        f"{file!r} is neither a file here nor the address of a page. Give FILE.yaml, or https://host/path."
+        f"{file!r} is neither a file nor the address of a page. Give FILE.yaml, or https://host/path."
     )
 
 
@@ -490,11 +492,11 @@ def _require_free(out: Path | None, force: bool) -> None:
     if out is None:
         return
     if out.suffix.lower() not in files.SUFFIXES:
-        raise ValidationError(f"{out.name} is neither YAML nor JSON by its name. Call it {out.stem}.yaml.")
+        raise ValidationError(f"The name {out.name} has neither a YAML nor a JSON extension. Call it {out.stem}.yaml.")
     if not out.absolute().parent.is_dir():
-        raise ValidationError(f"There is no folder {out.parent} to write {out.name} into. Make it first.")
+        raise ValidationError(f"The folder {out.parent} for {out.name} does not exist. Create it first.")
     if out.exists() and not force:
-        raise Conflict(f"{out} exists already. Give another --out, or --force.")
+        raise Conflict(f"{out} already exists. Choose another --out, or add --force.")
 
 
 def _deliver(interface: NLWebInterface, out: Path | None, json: bool) -> None:
@@ -510,14 +512,11 @@ def _deliver(interface: NLWebInterface, out: Path | None, json: bool) -> None:
         name = (reading or others)[0]
         needed = "".join(f" --param {key}=…" for key in input_schema(interface, name).get("required", ()))
         print_note(f"{out}: {', '.join(interface.actions)}.")
-        print_note(
-            f"Read it and correct what you know better. To try it: agent3 web run {out} {name}{needed}. "
-            f"To offer it: agent3 add {out}"
-        )
+        print_note(f"Review the file. To try it: agent3 web run {out} {name}{needed}. To offer it: agent3 add {out}")
     if wanted := sorted(variables_of(interface)):
         host = urlsplit(interface.base_url).netloc
         entries = ",".join(f"{variable}@{host}" for variable in wanted)
-        print_note(f"It takes secrets from the environment: set {', '.join(wanted)}, and AGENT3_WEB_SECRETS={entries}")
+        print_note(f"It needs secrets from the environment: set {', '.join(wanted)}, and AGENT3_WEB_SECRETS={entries}")
     if json or out is None:
         sys.stdout.write(files.dump(interface, "json" if json else "yaml"))
 
@@ -552,13 +551,13 @@ def _show_findings(file: Path, findings: list[Finding], wrong: int) -> None:
     unseen = next((finding.action for finding in findings if finding.state == "unseen"), None)
     if wrong:
         print_note(
-            f"{wrong} of {len(findings)} do not fit. Correct them in {file}; what a gateway healed by itself is shown "
-            "by: agent3 web heals list"
+            f"{wrong} of {len(findings)} do not match. Correct them in {file}; agent3 web heals list shows "
+            "what a gateway healed by itself."
         )
     elif unseen is not None:
         print_note(
-            "All that could be seen fits. The rest lies behind a click; an action that only reads is run if you give "
-            f"its parameters: --param {unseen}.NAME=VALUE"
+            "Everything that could be checked matches. The rest is behind a click; a read-only action is "
+            f"run if you pass its parameters: --param {unseen}.NAME=VALUE"
         )
     else:
-        print_note("All of it fits.")
+        print_note("Everything matches.")

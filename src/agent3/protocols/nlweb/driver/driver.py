@@ -95,7 +95,7 @@ async def drive(
     """
     if len(sentence) > LONGEST:
         spanish = detect_language(sentence[:LONGEST]) == "es"
-        told = f"No se ha hecho nada: más de {LONGEST} letras son demasiadas. Dilo en menos palabras."
+        told = f"No se ha hecho nada: escriba como máximo {LONGEST} caracteres."
         return Driven([], [sentence[:60]], told if spanish else f"Nothing was done: use at most {LONGEST} characters.")
     until = asyncio.get_running_loop().time() + _YOUNG_SECONDS
     while True:
@@ -1339,26 +1339,26 @@ _PRESSED = r"""
 
 _REASONS: dict[Language, dict[Why, str]] = {
     "en": {
-        "absent": "nothing here that could be meant is called “{}”",
-        "several": "more than one thing here fits “{}”; say which one, such as the second, or in which row or list",
+        "absent": "nothing suitable here is called “{}”",
+        "several": "several things here match “{}”; say which one, such as the second, or in which row or list",
         "words": "“{}” does not say what to do with which part of the page",
         "disabled": "“{}” cannot be used now",
         "empty": "“{}” is needed and has no valid value",
-        "value": "“{}” is no value that fits there",
-        "file": "there is no file “{}” in the folder that files may be uploaded from",
-        "unshown": "sent, but the page does not show it ({})",
+        "value": "“{}” is not a valid value there",
+        "file": "the upload folder has no file “{}”",
+        "unshown": "sent, but the page does not show the result ({})",
         "refused": "the page answers “{}”",
         "asks": "the page asks first: “{}”",
     },
     "es": {
-        "absent": "aquí nada que pueda ser se llama “{}”",
-        "several": "más de una cosa encaja aquí con “{}”; di cuál, por ejemplo la segunda, o en qué fila o lista",
+        "absent": "aquí no hay nada adecuado que se llame “{}”",
+        "several": "aquí coinciden varias cosas con “{}”; diga cuál, por ejemplo la segunda, o en qué fila o lista",
         "words": "“{}” no dice qué hacer con qué parte de la página",
         "disabled": "“{}” no se puede usar ahora",
         "empty": "“{}” es necesario y no tiene un valor válido",
         "value": "“{}” no es un valor que sirva ahí",
-        "file": "no hay ningún archivo “{}” en la carpeta desde la que se pueden subir",
-        "unshown": "enviado, pero la página no lo muestra ({})",
+        "file": "la carpeta de subidas no contiene el archivo “{}”",
+        "unshown": "enviado, pero la página no muestra el resultado ({})",
         "refused": "la página contesta “{}”",
         "asks": "la página pregunta antes: “{}”",
     },
@@ -1377,7 +1377,7 @@ def _stop(
         lines.append(f"{'Entendido' if spanish else 'Understood'}: {'; '.join(acts)}.")
     reason = _REASONS[language][doubt.why].format(doubt.about)
     if doubt.why in ("unshown", "refused", "asks"):
-        missed = "No consta como hecho" if spanish else "Not known to be done"
+        missed = "No confirmado" if spanish else "Not confirmed"
     else:
         missed = "No entendido" if spanish else "Not understood"
     lines.append(f"{missed}: “{clauses[number].text}”: {reason}.")

@@ -184,7 +184,7 @@ class Healer:
             else:
                 seen = await self._read_stand_in(page, record, stand_in)
                 if seen is None:
-                    raise playwright().TimeoutError("the heal does not fit any more")
+                    raise playwright().TimeoutError("the heal no longer fits")
                 self._metrics.nlweb_heals.inc(("used",))
                 self._note(record, seen, stand_in)
         except playwright().TimeoutError:
@@ -194,7 +194,7 @@ class Healer:
             if search.heal is None or search.locator is None or not self._may_use(record.where, search.heal):
                 raise await self._give_up(page, record, search, "wait") from None
             if awaited.state == "visible" and not search.heal.print.shown:
-                raise playwright().TimeoutError("what it looks like now is not visible") from None
+                raise playwright().TimeoutError("the element it stands for is not visible") from None
             await self._use(record, search)
         await self._note_worked(record.where)
 
@@ -231,7 +231,7 @@ class Healer:
             try:
                 await self.store.change(record.where, records.remember_page(marks, now))
             except StorageError as error:
-                logger.warning("%s: what was learnt of its pages is not kept: %s", self._interface.name, error)
+                logger.warning("%s: what was learned about its pages was not stored: %s", self._interface.name, error)
         if found or before is None:
             return "same"
         share = len(set(before.marks) & set(marks)) / len(before.marks) if before.marks else 0.5
@@ -266,7 +266,7 @@ class Healer:
                     self._metrics.nlweb_heals.inc((now.state,))
                     logger.warning("%s: heal %s of %r is %s", self._interface.name, heal.id, where.selector, now.state)
         except StorageError as error:  # what was done is done, remembered or not
-            logger.warning("%s: what was learnt of its elements is not kept: %s", self._interface.name, error)
+            logger.warning("%s: what was learned about its elements was not stored: %s", self._interface.name, error)
 
     def describe_heals(self) -> list[dict[str, Any]]:
         """The heals of the running action, or the last one, each once, as they are reported to the caller."""
@@ -289,7 +289,7 @@ class Healer:
         is_chosen = stand_in.by_a_person and " > " not in stand_in.selector
         seen = await self._read_stand_in(page, record, stand_in) if is_chosen else None
         if seen is None:
-            raise playwright().TimeoutError("it has to be looked for")
+            raise playwright().TimeoutError("it must be searched for")
         self._metrics.nlweb_heals.inc(("used",))
         self._note(record, seen, stand_in)
         return page.locator(stand_in.selector).first
@@ -375,7 +375,7 @@ class Healer:
         try:
             return await self._judge_candidates(page, record, listed, offering)
         except (playwright().Error, msgspec.ValidationError):
-            return _Search(Verdict(None, "the page changed meanwhile", ()))
+            return _Search(Verdict(None, "the page changed in the meantime", ()))
         finally:
             with suppress(playwright().Error):
                 await listed.dispose()
@@ -390,14 +390,14 @@ class Healer:
         if not answer["whole"]:
             return _Search(Verdict(None, "the page is still loading, or has too many elements", ()), seen=seen)
         if selector.given and not record.print.given:
-            return _Search(Verdict(None, "what was asked for did not stand beside it", ()), seen=seen)
+            return _Search(Verdict(None, "what was asked for was not next to it", ()), seen=seen)
         verdict = judge(record.print, seen, threshold=self.policy.threshold, margin=self.policy.margin)
         if verdict.chosen is not None:
             made = await self._make_heal(page, record, listed, verdict.chosen, seen, verdict.margin)
             if made is None:
-                return _Search(Verdict(None, "it cannot be named by a selector", verdict.best), seen=seen)
+                return _Search(Verdict(None, "no selector identifies it", verdict.best), seen=seen)
             if made[0].state == "reverted":
-                reason = "the only one that is like it was reverted before"
+                reason = "the only similar element was reverted before"
                 return _Search(Verdict(None, reason, verdict.best), seen=seen)
             return _Search(verdict, *made, seen)
         offers = {}
@@ -455,7 +455,7 @@ class Healer:
         await self._propose(record, search.heal)
         logger.log(
             logging.WARNING if search.heal.state == "proposed" else logging.INFO,
-            "%s: %r of %r is not there; the step goes on with %r (heal %s, score %.2f)",
+            "%s: %r of %r was not found; the step continues with %r (heal %s, score %.2f)",
             self._interface.name,
             record.where.selector,
             record.where.action,
@@ -490,9 +490,9 @@ class Healer:
                     again = await self._search(page, record, offering=True)
                     search = again if again.heal is None else search
         selector = self._as_filled(record).selector
-        text = f"{selector!r} fits nothing on the page"
+        text = f"{selector!r} matches nothing on the page"
         if another is not None:
-            text = f"{selector!r} means another element now: {another.reason}"
+            text = f"{selector!r} now matches a different element: {another.reason}"
         candidates = []
         for scored in search.verdict.best:
             if scored.index < len(search.seen):
@@ -510,8 +510,8 @@ class Healer:
             waiting = [search.heal, *await self._heal_others(page, record.where)]
             data["heals"] = [{"id": heal.id, "selector": heal.selector} for heal in waiting]
             return ElementMissing(
-                f"{text}. {record.where.action!r} has consequences, so another element is only taken after a person "
-                f"has accepted it: agent3 web heals accept {' '.join(heal.id for heal in waiting)}",
+                f"{text}. {record.where.action!r} has consequences, so another element is used only after a "
+                f"person has accepted it: agent3 web heals accept {' '.join(heal.id for heal in waiting)}",
                 data=data,
             )
         offers = list(search.offers.values())
@@ -534,17 +534,15 @@ class Healer:
             {"id": heal.id, "selector": heal.selector, "role": heal.print.role, "name": heal.print.name}
             for heal in offers
         ]
-        advice = "correct the selector in the interface's file and add it again with agent3 add FILE."
+        advice = "correct the selector in the interface file and add it again with agent3 add FILE."
         if offers:
             listed = "; ".join(f"{heal.id} ({heal.print.role} {heal.print.name[:40]!r})" for heal in offers)
             advice = (
-                f"If one of these is meant, accept it with agent3 web heals accept ID: {listed}. If none is, {advice}"
+                f"If one of these is correct, accept it with agent3 web heals accept ID: {listed}. Otherwise {advice}"
             )
         else:
-            advice = f"Check what the page has now, {advice}"
-        return ElementMissing(
-            f"{text}, and no other element was taken for it: {search.verdict.reason}. {advice}", data=data
-        )
+            advice = f"Look at the page, then {advice}"
+        return ElementMissing(f"{text}, and no other element was used: {search.verdict.reason}. {advice}", data=data)
 
     async def _heal_others(self, page: Page | Frame, where: ElementKey) -> list[Heal]:
         """Heals for the action's other elements that ought to be on this page, so that a person is asked once."""
@@ -568,7 +566,7 @@ class Healer:
         try:
             return await self.store.get(where)
         except StorageError as error:
-            logger.warning("%s: what is known of its elements cannot be read: %s", self._interface.name, error)
+            logger.warning("%s: stored data about its elements cannot be read: %s", self._interface.name, error)
             return ElementRecord(where)
 
     def _note(self, record: ElementRecord, seen: Fingerprint | None, heal: Heal | None = None) -> None:

@@ -46,7 +46,7 @@ class Heals:
     async def _change_each(self, names: Sequence[str], change: Callable[[str], Change]) -> list[dict[str, Any]]:
         known = {heal.id: record.where for record in await self._store.all() for heal in record.heals}
         if strange := [name for name in names if name not in known]:
-            raise NotFound(f"There is no heal {strange[0]!r}. agent3 web heals list shows them.")
+            raise NotFound(f"Unknown heal {strange[0]!r}. See agent3 web heals list.")
         rows = []
         for name in names:
             changed = await self._store.change(known[name], change(name))

@@ -126,18 +126,18 @@ def _judge_alike(
     )  # fmt: skip
     best = tuple(ranked[:3])
     if not best and known.given:
-        return Verdict(None, f"no {known.role} stands beside what was asked for", ())
+        return Verdict(None, f"there is no {known.role} next to what was asked for", ())
     if not best:
         return Verdict(None, f"there is no other {known.role} on the page", ())
     first = best[0]
     ahead = first.score - (best[1].score if len(best) > 1 else 0.0)
     if first.score < threshold:
-        return Verdict(None, "nothing on the page is enough like it", best, ahead)
+        return Verdict(None, "nothing on the page is similar enough", best, ahead)
     if ahead < margin:
         rivals = [one for one in ranked if first.score - one.score < margin]
         told_apart = _tell_apart(known, candidates, rivals)
         if told_apart is None or told_apart[0].score < threshold:
-            return Verdict(None, "several elements are like it", best, ahead)
+            return Verdict(None, "several elements are similar", best, ahead)
         first, ahead = told_apart
     if crossing and (doubt := _find_crossing_doubt(known, candidates[first.index])):
         return Verdict(None, doubt, best, ahead)
@@ -186,14 +186,14 @@ def _tell_by_row(
 def _find_crossing_doubt(known: Fingerprint, other: Fingerprint) -> str:
     """Why an element of the other role is not the remembered one; its twin in another part of the page is not."""
     if not known.name or name_similarity(known.name, other.name) < 1.0:
-        return f"it is a {other.role} now, and not called the same"
+        return f"it is a {other.role} now, with another name"
     if known.landmark != other.landmark:
         return f"it is a {other.role}, in another part of the page"
     is_marked = any(
         getattr(known, mark) and getattr(known, mark) == getattr(other, mark) for mark in ("test", "id", "field")
     )
     beside = _overlap(known.near, other.near) if known.near else _overlap(known.heading, other.heading)
-    return "" if is_marked or beside >= _STRONG_CONTEXT else f"it is a {other.role}, and stands among other things"
+    return "" if is_marked or beside >= _STRONG_CONTEXT else f"it is a {other.role} with other neighbours"
 
 
 # How similar two elements are
@@ -318,14 +318,16 @@ def _find_doubt(known: Fingerprint, other: Fingerprint) -> str:
     total = sum(part * weight for is_known, part, weight in parts if is_known)
     around = total / weights if weights else 0.5
     if known.name and other.name and similarity < _CONTRADICTED:
-        return "" if own >= 2 or (own and around >= _STRONG_CONTEXT) else "it is called something else"
+        return "" if own >= 2 or (own and around >= _STRONG_CONTEXT) else "it has another name"
     if same:
         return (
-            "" if same >= 2 or around >= _CONTEXT / 2 or similarity >= _NAMED else "only one of its marks is the same"
+            ""
+            if same >= 2 or around >= _CONTEXT / 2 or similarity >= _NAMED
+            else "only one of its attributes is the same"
         )
     if similarity < _NAMED:
-        return "neither its name nor a mark of it is the same"
-    return "" if around >= _CONTEXT else "it stands among other things"
+        return "neither its name nor any attribute is the same"
+    return "" if around >= _CONTEXT else "it has other neighbours"
 
 
 def is_contradiction(doubt: str) -> bool:
@@ -356,7 +358,7 @@ def find_objection(known: Fingerprint, now: Fingerprint, *, named: bool, strict:
     is_marked = any(getattr(known, mark) and getattr(known, mark) == getattr(now, mark) for mark in ("test", "field"))
     is_other = name_similarity(before, after) < _CONTRADICTED and not is_marked
     if is_grave or (strict and (_find_contradiction(before, after) or is_other)):
-        return f"it was called {known.name[:60]!r} and is called {now.name[:60]!r}"
+        return f"its name was {known.name[:60]!r} and is {now.name[:60]!r}"
     return ""
 
 

@@ -64,7 +64,7 @@ def inside(folder: Path | None, name: str) -> Path:
     The name often comes from a remote caller, and a website is a good place to send a private key to.
     """
     if folder is None:
-        raise SecurityError("Uploads are off. Name the folder that files may come from: NLWebExecutor(…, uploads=…).")
+        raise SecurityError("Uploads are off. Name the folder for uploads: NLWebExecutor(…, uploads=…).")
     path = (folder / name).resolve()
     if not path.is_relative_to(folder.resolve()) or not path.is_file():
         raise SecurityError(f"Upload of {name!r} blocked: it is not a file in the folder for uploads.")
@@ -131,7 +131,7 @@ async def navigate(ctx: RunContext, action: NLWebAction, ms: float) -> None:
         pause = parse_retry_after(answer.headers.get("retry-after"), REAL.now(), _LONGEST_WAIT)
         kind = RateLimited if answer.status == 429 else Unavailable
         raise kind(f"{text}: try again later.", retry_after=pause, data={**data, "status": answer.status})
-    raise TargetError(f"{text}: check whether the address in the interface is still right.", data=data)
+    raise TargetError(f"{text}: check the address in the interface.", data=data)
 
 
 async def type_text(ctx: RunContext, action: NLWebAction, ms: float) -> None:
@@ -241,7 +241,7 @@ async def dialog(ctx: RunContext, action: NLWebAction, ms: float) -> None:
 
 async def back(ctx: RunContext, action: NLWebAction, ms: float) -> None:
     if await ctx.page.go_back(timeout=ms, wait_until="domcontentloaded") is None and ctx.page.url == "about:blank":
-        raise TargetError("There is no page to go back to.")
+        raise TargetError("There is no previous page to go back to.")
 
 
 async def close(ctx: RunContext, action: NLWebAction, ms: float) -> None:

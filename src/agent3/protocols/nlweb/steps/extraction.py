@@ -130,7 +130,7 @@ async def _read_bounded(reading: Awaitable[Any]) -> Any:
         if "agent3: too much text" not in error.message:
             raise
         raise MalformedResponse(
-            f"The page holds more than {MOST_TEXT} characters of what is asked for. Choose a narrower selector, or "
+            f"The page has more than {MOST_TEXT} characters of this content. Choose a narrower selector, or "
             "fewer fields."
         ) from None
 
@@ -139,7 +139,7 @@ def _require(value: Any, kind: type[T]) -> T:
     """What the page gave, if it is what the script gives: a page may replace the functions that the script uses."""
     if not isinstance(value, kind):
         raise MalformedResponse(
-            f"The page gave {type(value).__name__} where {kind.__name__} was expected: a script of its own interferes."
+            f"The page returned {type(value).__name__} instead of {kind.__name__}: one of its own scripts interferes."
         )
     return value
 
@@ -185,8 +185,8 @@ def typed_row(row: dict[str, Any], schema: Schema) -> dict[str, Any]:
         values[name] = _to_value(raw, field)
         if values[name] is None and field.required:
             raise MalformedResponse(
-                f"The page has no {field.type} for the required field {name!r} at {field.selector!r}. "
-                "Check the selector against the page, or make the field optional."
+                f"The page has no {field.type} for the required field {name!r} at {field.selector!r}. Check "
+                "the selector, or make the field optional."
             )
     return values
 

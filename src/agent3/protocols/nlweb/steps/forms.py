@@ -157,7 +157,7 @@ async def fill(
             keys = {_fold(text): key for key, text in field.options} | {_fold(key): key for key, _ in field.options}
             if _fold(value) not in keys:
                 texts = [text for _, text in field.options]
-                raise TargetError(f"{field.known_as!r} has no choice {value!r}. {suggest(value, texts)}")
+                raise TargetError(f"{field.known_as!r} has no option {value!r}. {suggest(value, texts)}")
             await control.select_option(keys[_fold(value)], timeout=ms_left(end))
         elif field.type == "radio":
             await control.check(timeout=ms_left(end))
@@ -175,13 +175,13 @@ async def submit(ctx: RunContext, place: Place, found: Locator, end: float) -> d
     """
     state = await found.evaluate(_STATE, timeout=ms_left(end))
     if state is None:
-        raise TargetError("There is no form to submit there. Name the form, its button, or what stands around it.")
+        raise TargetError("There is no form to submit here. Name the form, its button, or its container.")
     form = (await found.evaluate_handle(_FORM, timeout=ms_left(end))).as_element()
     fields = convert(await form.evaluate(_READ), list[FormField]) if form else []
     if state["strict"] and (invalid := [field for field in fields if field.message and not field.disabled]):
         text = "; ".join(f"{field.known_as}: {field.message}" for field in invalid[:10])
         raise ValidationError(
-            f"The form was not sent, because it is not complete. {text}",
+            f"The form was not sent, because it is incomplete. {text}",
             errors=[
                 {
                     "path": f"/{field.name or field.id}",
@@ -195,7 +195,7 @@ async def submit(ctx: RunContext, place: Place, found: Locator, end: float) -> d
     # The form and its content, without keeping the content.
     mark = hashlib.sha256(json.dumps(state, sort_keys=True).encode()).hexdigest()
     if mark in ctx.submitted:
-        raise Conflict("This form was sent already with the same content. Check what came of it before another try.")
+        raise Conflict("This form was already sent with the same content. Check the result before you try again.")
     ctx.submitted.add(mark)
     names = sorted({field.name for field in fields if field.name})
     before = await _read_answer(place, names)
@@ -239,7 +239,7 @@ async def _send(page: Page, place: Place, found: Locator, before: _Answer, names
                 await asyncio.sleep(_PAUSE)
     except TimeoutError:
         raise CallTimeout(
-            "The form was sent, but the website has not answered in time. Check what came of it before another try."
+            "The form was sent, but the website did not answer in time. Check the result before you try again."
         ) from None
     finally:
         traffic.end()
@@ -254,7 +254,7 @@ async def _read_answer(place: Place, names: list[str]) -> _Answer:
             if "destroyed" not in error.message and "navigat" not in error.message:
                 raise
             await place.wait_for_load_state("domcontentloaded")
-    raise TargetError("After the form was sent, the page kept moving to another one and did not come to rest.")
+    raise TargetError("After the form was sent, the page kept redirecting.")
 
 
 class _Traffic:

@@ -98,12 +98,12 @@ async def extract(ctx: RunContext, action: NLWebAction, ms: float) -> Any:
         # Hold nothing found against what is known of the page: a redesigned site has rows, and other selectors.
         trust = await ctx.finder.note_extraction(place, action, found=not _is_empty(found))
         if trust != "same":
-            what = f"{action.selector!r} fits nothing" if action.selector else "none of its fields is there"
-            where = f"on {ctx.page.url.split('?')[0]}, where it used to find something"
-            advice = "Check whether the selectors in the interface's file still fit (agent3 web check FILE)."
+            what = f"{action.selector!r} matches nothing" if action.selector else "none of its fields was found"
+            where = f"on {ctx.page.url.split('?')[0]}, where it used to match"
+            advice = "Check the selectors of the interface file (agent3 web check FILE)."
             text = f"Step {ctx.label}: {what} {where}, and the page"
             if trust == "changed":
-                raise ElementMissing(f"{text} is another one by now. {advice}", data={"step": ctx.label})
+                raise ElementMissing(f"{text} is a different one now. {advice}", data={"step": ctx.label})
             ctx.notices.append(f"{text} has changed much. {advice}")
             logger.warning("%s: %s", ctx.interface.name, ctx.notices[-1])
     ctx.sources.append(Source(ctx.label, how, len(found) if isinstance(found, list) else 1))

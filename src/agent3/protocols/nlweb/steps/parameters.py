@@ -166,8 +166,8 @@ def refuse_clipboard(key: str) -> None:
     held = {part.lower().removeprefix("key").removesuffix("left").removesuffix("right") for part in key.split("+")}
     if (held & _COMMANDS and held & _CLIPBOARD) or ("shift" in held and held & _SHIFTED):
         raise ValidationError(
-            f"The key {key!r} is not pressed: it uses the clipboard, which all callers share. Read a value with an "
-            "extract step and save_as, and write it with a type step."
+            f"The key {key!r} is not allowed: it uses the clipboard, which all callers share. Read a value "
+            "with an extract step and save_as, and write it with a type step."
         )
 
 
@@ -254,8 +254,8 @@ class _Filler:
         if walks or (after.startswith("//") and not before.startswith("//")):
             names = sorted({name for name in _TOKEN.findall(text) if name})
             raise ValidationError(
-                f"In the step {self._step} the address {text!r} would lead elsewhere: {', '.join(names)} may not be "
-                "'.' or '..', nor empty at its beginning.",
+                f"In step {self._step}, the address {text!r} would lead elsewhere: {', '.join(names)} may "
+                "not be '.' or '..', or empty at the beginning.",
                 errors=[{"path": f"/{name}", "expected": "the name of a page", "step": self._step} for name in names],
             )
         return address
@@ -269,8 +269,9 @@ class _Filler:
         for found in _TOKEN.finditer(text):
             if found[1] and (_NOT_CSS.match(text) or not _is_in_string(text[: found.start()])):
                 raise ValidationError(
-                    f"In the step {self._step} the selector {text!r} takes {found[0]} outside a quoted string of CSS, "
-                    f'where it could select something else. Write it as [id="{found[0]}"] or :has-text("{found[0]}").'
+                    f"In step {self._step}, the selector {text!r} uses {found[0]} outside a quoted CSS "
+                    f'string, where it could select something else. Write [id="{found[0]}"] or '
+                    f':has-text("{found[0]}").'
                 )
         return self._fill(text, _escape_css_string)
 
@@ -297,8 +298,8 @@ class _Filler:
             if len(token) == 2:
                 return token[0]
             raise ValidationError(
-                f"The step {self._step} holds a single {token!r}. Write {{name}} for a parameter, {{{{ or }}}} for a "
-                "brace."
+                f"Step {self._step} contains a single {token!r}. Write {{name}} for a parameter, {{{{ or "
+                "}} for a brace."
             )
 
         return _TOKEN.sub(replace, text)
@@ -307,9 +308,7 @@ class _Filler:
         if name.startswith(_SECRET):
             name = name.removeprefix(_SECRET)
             if self._secrets is None:
-                raise ValidationError(
-                    f"The step {self._step} needs the secret {name!r}, but no secrets were given to this run."
-                )
+                raise ValidationError(f"Step {self._step} needs the secret {name!r}, but this run has no secrets.")
             return self._secrets(name)
         given = look_up(self._parameters, name)
         if given is None:
@@ -326,8 +325,8 @@ class _Filler:
         if isinstance(given, str | int | float):
             return str(given)
         raise ValidationError(
-            f"Parameter '{name}' is {type(given).__name__}, but the step {self._step} can only take text, a number "
-            "or a boolean.",
+            f"Parameter '{name}' is {type(given).__name__}, but step {self._step} accepts only text, a "
+            "number or a boolean.",
             errors=[{"path": f"/{name}", "expected": "string", "got": type(given).__name__, "step": self._step}],
         )
 
@@ -413,7 +412,7 @@ def prepare(
     known = parameter_names(actions[name]) | set(properties)
     if strange := sorted(set(given) - known):
         raise ValidationError(
-            f"Parameter {strange[0]!r} is used by no step of {name!r}. {suggest(strange[0], known)}",
+            f"No step of {name!r} uses parameter {strange[0]!r}. {suggest(strange[0], known)}",
             errors=[{"path": f"/{key}", "expected": "a parameter of the action"} for key in strange],
         )
     if schema is not None and not checked:

@@ -175,7 +175,7 @@ class RunContext:
         handle = await self.page.locator(action.frame).first.element_handle(timeout=ms)
         inside = await handle.content_frame()
         if inside is None:
-            raise TargetError(f"{action.frame!r} is not an iframe. Name the iframe itself, not what is around it.")
+            raise TargetError(f"{action.frame!r} is not an iframe. Name the iframe itself, not its container.")
         return inside
 
     def on_page(self, page: Page) -> None:

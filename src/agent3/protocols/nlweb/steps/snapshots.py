@@ -157,7 +157,7 @@ class Snapshots:
             return b""
         self._tracing.discard(context)
         if private:
-            log.info("the trace is not kept: a secret or password was typed, or it is unknown whether one was")
+            log.info("the trace is not stored: a secret or password was typed, or may have been")
         with tempfile.TemporaryDirectory(prefix="agent3-trace-") as folder:
             path = Path(folder) / "trace.zip"
             await _within_limit(context.tracing.stop(path=None if private else path), None)

@@ -131,8 +131,8 @@ async def call(ctx: RunContext, action: NLWebAction, ms: float) -> Any:
         raise TargetError(f"The page offers no tool {action.value!r}. {known}")
     if tool.consequential and not ctx.confirmed:
         raise SecurityError(
-            f"The page says that its tool {tool.name} has consequences, and the interface does not. Give the action "
-            "hints: {consequential: true}, so that it is confirmed before it is called."
+            f"The page says that its tool {tool.name} has consequences, but the interface does not. Give the "
+            f"action hints: {{consequential: true}}, so that it is confirmed before it is called."
         )
     given = tool.parse(action.fields or {})
     tool.require(given)
@@ -159,7 +159,7 @@ async def call(ctx: RunContext, action: NLWebAction, ms: float) -> Any:
     # What a tool gave, as plain values: the text of content blocks, else the value itself.
     try:
         if len(msgspec.json.encode(result)) > _MOST_BYTES:
-            raise MalformedResponse(f"The tool {tool.name} gave more than {_MOST_BYTES} bytes.")
+            raise MalformedResponse(f"The tool {tool.name} returned more than {_MOST_BYTES} bytes.")
         check_shape(result, what=f"result of the tool {tool.name}")
     except ValidationError as error:
         raise MalformedResponse(error.message) from None

@@ -118,7 +118,7 @@ async def _afterwards(work: Awaitable[Any], what: str) -> None:
     try:
         await work
     except Exception as error:  # noqa: BLE001 - whatever it is, an order that was placed did not fail by it
-        logger.warning("an action ended, and %s is not kept: %s", what, error)
+        logger.warning("an action ended, and %s could not be stored: %s", what, error)
 
 
 def _to_result(results: list[Any]) -> Any:
@@ -234,7 +234,7 @@ class _Run:
                 pause = self._pause(step, error, attempt) if attempt < tries else None
                 if pause is None:
                     raise await self._record_failure(error, label) from None
-                logger.info("step %s failed (%s), tried again in %.1f s", label, error.code, pause)
+                logger.info("step %s failed (%s), retrying in %.1f s", label, error.code, pause)
                 await asyncio.sleep(pause)
             else:
                 self._note_done(label, "done", start)
@@ -260,7 +260,7 @@ class _Run:
         ctx = self._ctx
         # The most frequent reason for an element that does not come is a page that opened elsewhere.
         if isinstance(error, CallTimeout) and ctx.ignored_popups:
-            error.message += " A popup has opened: if the step is meant for it, give the step before it popup: true."
+            error.message += " A popup has opened: if the step belongs in it, add popup: true to the previous step."
             error.args = (error.message,)
         if isinstance(error, ElementMissing) and (named := ctx.named_in(str(error.data.get("selector")))):
             error.message = f"{named[:200]!r} was not found on the page. {error.message}"
@@ -301,11 +301,11 @@ class _Run:
             items = look_up(self._ctx.values, step.over)
             if not isinstance(items, list | tuple):
                 raise ValidationError(
-                    f"Step {label} goes over {step.over!r}, which is not a list. Save one with save_as, or give one."
+                    f"Step {label} loops over {step.over!r}, which is not a list. Save one with save_as, or pass one."
                 )
             if step.times is None and len(items) > _MOST_ITEMS:
                 raise ValidationError(
-                    f"Step {label} goes over {len(items)} items of {step.over!r}. Say with times how many to take."
+                    f"Step {label} loops over {len(items)} items of {step.over!r}. Set times to limit the number."
                 )
             items = items[: step.times]
         # A loop within a loop has an item of its own; the outer one gets its own back.
@@ -320,9 +320,7 @@ class _Run:
             else:
                 # Reaching a bound that the author did not set means that the end was missed.
                 if step.until is not None and step.over is None and step.times is None:
-                    raise TargetError(
-                        f"Step {label} was repeated {_MOST_ROUNDS} times, and the condition it waits for was never met."
-                    )
+                    raise TargetError(f"Step {label} was repeated {_MOST_ROUNDS} times without meeting its condition.")
         finally:
             self._ctx.memory |= around
         if not any(rounds):
@@ -352,5 +350,5 @@ class _Run:
     def _seconds_left(self, label: str) -> float:
         remaining = self._end - time.monotonic()
         if remaining <= 0:
-            raise CallTimeout(f"{self._name!r} took longer than {self._seconds:g} s; step {label} was not begun.")
+            raise CallTimeout(f"{self._name!r} took longer than {self._seconds:g} s; step {label} was not started.")
         return remaining

@@ -68,8 +68,9 @@ class Login:
         for key, value in parameters.items():
             if _SECRET.search(key) and not value.startswith(REFERENCE):
                 raise SetupError(
-                    f"The login of {interface.name!r} contains its {key} itself, but secrets are not stored. Put it "
-                    f"into an environment variable of the gateway and write {key}: env:NAME."
+                    f"The login of {interface.name!r} contains its {key} itself, but secrets are not stored "
+                    f"in the open. Put it into an environment variable of the gateway and write {key}: "
+                    "env:NAME."
                 )
         asks = declared.get("asks")
         return cls(str(declared["action"]), parameters, None if asks is None else str(asks))
@@ -147,8 +148,8 @@ class Accounts:
             left = account.closed_until - self._env.monotonic()
             if left > 0:
                 refused = TargetRefused(
-                    f"The login at {account.name} was rejected before and is not tried again for {left:.0f} s, to keep "
-                    "the account from being locked. Check whether its secret is right.",
+                    f"The login at {account.name} was rejected and is not tried again for {left:.0f} s, so "
+                    "that the account is not locked. Check its secret.",
                     retry_after=left,
                 )
                 refused.sent = False

@@ -237,7 +237,7 @@ class Session:
             async with asyncio.timeout(_CLOSE_SECONDS):
                 return well_formed(await self.page.context.storage_state())
         except (TimeoutError, playwright().Error):
-            raise Unavailable("The browser went away, and its cookies with it.") from None
+            raise Unavailable("The browser ended, and its cookies are lost.") from None
 
     async def run(
         self, name: str, steps: Sequence[NLWebAction], parameters: Mapping[str, Any], *, seconds: float | None = None
@@ -331,7 +331,7 @@ class Session:
             else:
                 self.hung = False
         except msgspec.ValidationError:  # our scripts run in the page's world, and it may change what they return
-            failure = MalformedResponse(f"Step {label}: the page returned something else than was read from it.")
+            failure = MalformedResponse(f"Step {label}: the result does not match what was read from the page.")
         except playwright().Error as error:
             if self._chrome is not None and _LOST.search(error.message):
                 await self._chrome.is_responding()
@@ -369,7 +369,7 @@ class Session:
             raise outside
         asks = self.login_selector if action.action_type is ActionType.NAVIGATE else None
         if asks is not None and await self.page.locator(asks).first.is_visible():
-            raise TargetRefused(f"{self._interface.name} asks for a login: it does not recognise this session.")
+            raise TargetRefused(f"{self._interface.name} asks for a login: it does not accept the session.")
         return result
 
     def _find_outside(self) -> SecurityError | None:
@@ -387,13 +387,12 @@ class Session:
         message = str(error) if isinstance(error, playwright().TimeoutError) else ""
         if self._awaited and "waiting for locator(" in message and "resolved to" not in message:
             return ElementMissing(
-                f"Step {label} was not done within {seconds:g} s: {self._awaited!r} fits nothing on the page. Check "
-                "whether the selector is still right, or give the step a longer timeout.",
+                f"Step {label} was not done within {seconds:g} s: {self._awaited!r} matches nothing on the "
+                "page. Check the selector, or give the step a longer timeout.",
                 data={**details, "selector": self._awaited},
             )
         return CallTimeout(
-            f"Step {label} was not done within {seconds:g} s. Check whether its selector still fits the page, or give "
-            "the step a longer timeout.",
+            f"Step {label} was not done within {seconds:g} s. Check its selector, or give the step a longer timeout.",
             data=details,
         )
 
@@ -401,11 +400,11 @@ class Session:
         """Our error for one of Playwright's, with what the proxy knows about it."""
         self.oversized |= "crashed" in text.lower() and self._chrome is not None and self._chrome.has_killed_page
         if self.oversized:
-            return TargetError(f"Step {label}: the page took too much memory and was killed.")
+            return TargetError(f"Step {label}: the page used too much memory and was killed.")
         if self.proxy.refusals > refusals and _NET.search(text):
             return SecurityError(
-                f"Navigation to {self.proxy.refused[-1]} blocked: this interface may not reach it, or the address that "
-                "its name resolves to",
+                f"Navigation to {self.proxy.refused[-1]} blocked: this interface may not reach it or the "
+                "address it resolves to",
                 data={"reason": "not allowed", "step": label},
             )
         if "ERR_TUNNEL_CONNECTION_FAILED" in text and self.proxy.failures > failures:
@@ -413,7 +412,7 @@ class Session:
         if found := _NET.search(text):
             return Unavailable(f"Step {label}: {self._interface.base_url} could not be reached ({found[1]}).")
         if not self.alive or _LOST.search(text):
-            return Unavailable(f"Step {label}: the browser went away. Start it again and repeat the action.")
+            return Unavailable(f"Step {label}: the browser ended. Start it again and repeat the action.")
         return TargetError(f"Step {label} failed: {text}")
 
     def _unmask_proxy(self, error: Agent3Error, refusals: int, failures: int) -> Agent3Error:
@@ -426,8 +425,8 @@ class Session:
         where = (f"{host}:{port}", f"[{host}]:{port}")
         if refused and self.proxy.refused[-1] in where:
             return SecurityError(
-                f"Navigation to {self.page.url} blocked: its name resolves to an address that is not allowed. If the "
-                "site is yours, vouch for it with AGENT3_HOSTS=host=address.",
+                f"Navigation to {self.page.url} blocked: its name resolves to an address that is not "
+                "allowed. If the site is yours, allow it with AGENT3_HOSTS=host=address.",
                 data={"reason": "its address is not allowed"},
             )
         if unreached and self.proxy.unreached[-1][0] in where:
@@ -437,8 +436,8 @@ class Session:
     def _unreachable(self, where: str) -> Unavailable:
         """Nothing answered there. Before anything was done, the call counts as not sent."""
         failure = Unavailable(
-            f"{where} cannot be reached: {self.proxy.unreached[-1][1]}. Check whether the address is right and the "
-            "site is up.",
+            f"{where} cannot be reached: {self.proxy.unreached[-1][1]}. Check the address and whether the "
+            "site is running.",
             data={"unreached": where},
         )
         failure.sent = self.touched
@@ -457,7 +456,7 @@ class Session:
             if self._chrome is not None:
                 await self._chrome.is_responding()
             reason = (str(error) or "it does not answer").splitlines()[0]
-            gone = Unavailable(f"The browser went away before the first step: {reason}")
+            gone = Unavailable(f"The browser ended before the first step: {reason}")
             gone.sent = False
             raise gone from None
 

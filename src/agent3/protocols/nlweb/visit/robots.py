@@ -89,9 +89,9 @@ class Rules:
             )
         if not self.allows(url):
             raise SecurityError(
-                f"The robots.txt of {site} asks programs not to open {urlsplit(url).path or '/'}. If the site is yours "
-                "or permits it, change web.robots (AGENT3_WEB_ROBOTS): ignore does not read the file, and pace lets "
-                "requested actions through.",
+                f"The robots.txt of {site} asks programs not to open {urlsplit(url).path or '/'}. If the "
+                "site is yours or allows it, change web.robots (AGENT3_WEB_ROBOTS): ignore does not read "
+                "the file, pace allows requested actions.",
                 data={"reason": "robots.txt"},
             )
 

@@ -57,8 +57,9 @@ class Grants:
             name, at, host = entry.strip().rpartition("@")
             if not at or not name.isidentifier():
                 raise SetupError(
-                    f"web.secrets: {entry!r} cannot be read. Write NAME@host, with the name of an environment variable "
-                    "and the website that may get it, such as SHOP_PASSWORD@shop.example."
+                    f"web.secrets: {entry!r} cannot be read. Write NAME@host, with the name of an "
+                    "environment variable and the website that may get it, such as "
+                    "SHOP_PASSWORD@shop.example."
                 )
             rule = Rule.parse(host.removeprefix("*."), subdomains=host.startswith("*."))
             rules[name] = (*rules.get(name, ()), rule)
@@ -69,8 +70,8 @@ class Grants:
         wanted = variables_of(interface) if variables is None else set(variables)
         if missing := self._find_missing(interface, wanted):
             raise SetupError(
-                f"{interface.name!r} wants secrets from the environment that its website may not have: "
-                f"{', '.join(dict.fromkeys(missing))}. If you trust this interface with them, add these entries to "
+                f"{interface.name!r} asks for secrets that its website may not have: "
+                f"{', '.join(dict.fromkeys(missing))}. If you trust it with them, add these entries to "
                 "web.secrets in agent3.toml, or to AGENT3_WEB_SECRETS."
             )
 

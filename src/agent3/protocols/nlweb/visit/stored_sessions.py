@@ -78,7 +78,7 @@ class Sessions:
         try:
             text = unseal(keys, row["sealed"], _context(principal, scope))
         except SetupError:
-            log.warning("the session of %s at %s cannot be decrypted and is deleted", principal, scope)
+            log.warning("the session of %s at %s cannot be decrypted; deleting it", principal, scope)
             await self._delete("principal = ? AND site = ?", principal, scope)
             return None
         return drop_expired(msgspec.json.decode(text), self._env.now())

@@ -117,9 +117,7 @@ class Throttle:
         now = self._env.monotonic()
         wait = max(0.0, found.next_page - now)
         if wait > pace.patience:
-            limited = RateLimited(
-                f"{site} asked to be left alone for another {wait:.0f} s. Try again then.", retry_after=wait
-            )
+            limited = RateLimited(f"{site} asked us to wait; try again in {wait:.0f} s.", retry_after=wait)
             limited.sent = False
             raise limited
         # Reserved before the wait, so that those who come meanwhile queue up behind.
@@ -143,7 +141,7 @@ class Throttle:
         seconds = min(_BAN_PAGES * found.seconds, _LONGEST_BAN) if asked is None else asked
         found.next_page = max(found.next_page, self._env.monotonic() + seconds)
         self._metrics.nlweb_throttled.inc(("site",))
-        log.warning("%s answered %d and is left alone for %.0f s", site, status, seconds)
+        log.warning("%s answered %d and is not called for %.0f s", site, status, seconds)
 
     def _site(self, site: str, pace: Pace) -> _Site:
         found = self._sites.get(site)

@@ -150,7 +150,7 @@ class Visits:
             except Interrupted as error:
                 if attempt == _ATTEMPTS or (error.sent and not is_idempotent):
                     raise
-                log.warning("%s: the browser died, and the visit starts again", interface.name)
+                log.warning("%s: the browser ended; restarting the visit", interface.name)
                 continue
             if on_notice is not None:
                 on_notice(visited.notices)
@@ -233,7 +233,7 @@ class _Visit:
                 before = await visits.sessions.load(self._principal, scope_of(interface))
             elif visits.sessions is not None:
                 # A session may have been opened by secrets that this interface may not have.
-                log.warning("%s: without its secrets it does not get its session either", interface.name)
+                log.warning("%s: without its secrets it gets no session either", interface.name)
             secrets = await self._load_secrets(name)
             session = Session(
                 interface,
@@ -355,9 +355,9 @@ class _Visit:
             async with asyncio.timeout(self._seconds_left()):
                 return await self._then(session)
         except TimeoutError:
-            raise CallTimeout(f"{name} at {self._interface.name} took longer than there was time for.") from None
+            raise CallTimeout(f"{name} at {self._interface.name} took longer than the time it had.") from None
         except playwright().Error as error:
-            raise Unavailable(f"The page went away during {name}: {error.message.splitlines()[0][:200]}") from None
+            raise Unavailable(f"The page closed during {name}: {error.message.splitlines()[0][:200]}") from None
 
     def _seconds_left(self) -> float | None:
         return None if self._end is None else max(0.0, self._end - time.monotonic())
@@ -376,8 +376,8 @@ class _Visit:
         for secret in sorted(names):
             if not isinstance(declared, Mapping) or not str(declared.get(secret, "")).startswith(REFERENCE):
                 raise SetupError(
-                    f"{self._interface.name!r} uses the secret {secret!r} and does not say where it is. Write in its "
-                    f"metadata: secrets: {{{secret}: env:NAME}}."
+                    f"{self._interface.name!r} uses the secret {secret!r} without saying where it is. Add to "
+                    f"its metadata: secrets: {{{secret}: env:NAME}}."
                 )
             reference = str(declared[secret])
             self._visits.grants.require(self._interface, [reference.removeprefix(REFERENCE)])
@@ -396,4 +396,4 @@ class _Visit:
         except Unavailable:
             return
         except Exception as error:  # noqa: BLE001 - whatever kept it from being stored
-            log.warning("%s: the session of this visit is not stored: %s", self._interface.name, error)
+            log.warning("%s: the session of this visit was not stored: %s", self._interface.name, error)
