@@ -210,7 +210,7 @@ def test_secrets_of_callbacks_that_are_missing_or_malformed_are_found(
     good = "whsec_" + "A" * 43 + "="
     for variables, state, words in (
         ({}, "fail", "HOOK"),
-        ({"HOOK": "not a secret of ours"}, "fail", "wrong form"),
+        ({"HOOK": "not a secret of ours"}, "fail", "malformed"),
         ({"HOOK": good}, "fail", "client 'shop'"),
         ({"HOOK": good, "SHOP_HOOK": good}, "ok", "2 secrets"),
     ):

@@ -210,7 +210,7 @@ def test_a_job_is_waited_for_and_cancelled(client: Client) -> None:
     holding.clear()
     job = client.call("desk", capability="hold", wait=False)
     assert job.status == "working"
-    with pytest.raises(Conflict, match="still works"):
+    with pytest.raises(Conflict, match="still working"):
         _ = job.value
     with pytest.raises(CallTimeout, match=r"is still working after 0\.2 s"):
         client.wait(job, 0.2)
