@@ -738,7 +738,7 @@ def test_a_batch_is_read_from_a_file_or_from_standard_input(at: Command, tmp_pat
 
 def test_errors_name_commands_and_leave_the_names_of_capabilities() -> None:
     said = "Agent 'gw' has no capability 'x' that you may call. It has agent3_call, agent3_search: see agent3_select."
-    assert with_command_names(said).endswith("It has agent3_call, agent3_search: use agent3 show.")
+    assert with_command_names(said).endswith("It has agent3_call, agent3_search: see agent3 show.")
     assert with_command_names("Use agent3_search to find one.") == "Use agent3 search to find one."
     assert with_command_names("There is no tool 'agent3_call'.") == "There is no tool 'agent3_call'."
 
