@@ -28,7 +28,7 @@ pizza = LocalAgent(
     tags=("demo", "food", "delivery"),
 )
 calculator = LocalAgent(
-    "Calculator", agent_id="calculator", description="Evaluates arithmetic exactly.", tags=("demo", "mathematics")
+    "Calculator", agent_id="calculator", description="Works out arithmetic exactly.", tags=("demo", "mathematics")
 )
 story = LocalAgent(
     "Story Teller", agent_id="story", description="Tells a short story, word by word, as a stream.", tags=("demo",)
