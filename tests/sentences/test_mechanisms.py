@@ -334,3 +334,47 @@ def test_what_is_written_differently_elsewhere_is_asked(
 ) -> None:
     found = read(asked, said, NOW)
     assert (found.input if isinstance(found, Understood) else None) == wanted, found
+
+
+def many(described: str = "", **item: Any) -> dict[str, Any]:
+    return {"type": "array", "items": {"type": "string", **item}, "description": described}
+
+
+_TODO = capability("create_task", "Create a task", "content", content="Content", labels=many("Labels"),
+                   all_day=switch("All day"))  # fmt: skip
+_MAIL = capability("send_email", "Send an email", "to subject", to=many(format="email"), subject="Subject",
+                   bcc=many(format="email"))  # fmt: skip
+_STOCK = capability("update_inventory", "Set the stock", "sku quantity", sku="SKU", quantity=whole())
+_CONTACT = capability("create_contact", "Create a contact", "email", email={"type": "string", "format": "email"},
+                      phone="Phone number")  # fmt: skip
+_TRIP = capability("search", "Search flights", "origin departure_date", reads=True, origin="IATA code",
+                   departure_date=DAY, return_date=DAY)  # fmt: skip
+
+
+@pytest.mark.parametrize(
+    ("asked", "said", "wanted"),
+    [
+        (_TODO, 'create a task "X" with labels red and', None),  # it lost its end
+        (_TODO, 'crea una tarea "X" con las etiquetas rojo y', None),
+        (_TODO, 'create a task "X" with labels red and blue', {"content": "X", "labels": ["red", "blue"]}),
+        (_TODO, 'create a task "X" with labels bug urgent', None),  # one or two?
+        (_TODO, 'crea una tarea: "X", con las etiquetas rojo y azul, todavía no', None),
+        (_TODO, 'create a task: "X" with labels red and blue, not yet', None),
+        (_TODO, 'create an all-day task "X"', {"content": "X", "all_day": True}),
+        (_MAIL, 'manda un correo ana@x.es y a eva@x.es, asunto "P"', None),  # neither is a blind copy
+        (_MAIL, 'email ana@x.es with subject "P", bcc eva@x.es',
+         {"to": ["ana@x.es"], "subject": "P", "bcc": ["eva@x.es"]}),
+        (_STOCK, "set the quantity of SKU to 120", None),
+        (_STOCK, "set the quantity of SKU AB-1 to 120", {"sku": "AB-1", "quantity": 120}),
+        (_CONTACT, "create a contact: email a@b.es, phone 600 123 456", {"email": "a@b.es", "phone": "600 123 456"}),
+        (_CONTACT, "create a contact with email a@b.es and phone +34 600 12 34 56",
+         {"email": "a@b.es", "phone": "+34 600 12 34 56"}),
+        (_TRIP, "flights from LHR on 2027-02-01 returning on 2027-02-08",
+         {"origin": "LHR", "departure_date": "2027-02-01", "return_date": "2027-02-08"}),
+    ],
+)  # fmt: skip
+def test_what_is_unfinished_or_stands_elsewhere_fills_nothing(
+    asked: Capability, said: str, wanted: dict[str, Any] | None
+) -> None:
+    found = read(asked, said, NOW)
+    assert (found.input if isinstance(found, Understood) else None) == wanted, found

@@ -168,8 +168,9 @@ def _fills_of(scene: Scene, index: int, number: int, slot: Slot) -> Iterator[Fil
                 for first in firsts:
                     yield replace(_with_noun(scene, index, begin, fill), first=first, cued=True, named=not noun)
         yield from _before_name(scene, index, number, slot)
+    second = _is_second(scene, slot)
     for begin, own in dict.fromkeys(scene.led_begins(index, slot)):
-        if own or (slot.required and slot.kind != "text"):
+        if (own or (slot.required and slot.kind != "text")) and (slot.role or not second):
             yield from _values(scene, index, begin, number, slot, "role" if own else "weak")
     if slot.kind in ("path", *_WORDED) and not slot.many:
         length = scene.called_length(index)
@@ -180,8 +181,15 @@ def _fills_of(scene: Scene, index: int, number: int, slot: Slot) -> Iterator[Fil
     if slot.kind in ("integer", "number") and (after := scene.bound_end(index, slot)) is not None:
         yield from _values(scene, index, after, number, slot, "lead")
     shown = slot.kind in ("id", "name") and slot.forms and form_of_code(tokens[index].value) in slot.forms
-    if slot.required or slot.kind not in _WORDED or shown or (slot.kind == "text" and tokens[index].shape == "quote"):
+    unsaid = slot.required or (slot.kind not in _WORDED and not second)
+    if unsaid or shown or (slot.kind == "text" and tokens[index].shape == "quote"):
         yield from _values(scene, index, index, number, slot, "")
+
+
+def _is_second(scene: Scene, slot: Slot) -> bool:
+    """Whether an address is rather for the parameter of its kind that is required, unless something names this one."""
+    rivals = [other for other in scene.slots if other.required and other.kind == slot.kind]
+    return slot.kind in _ADDRESSES and not slot.required and bool(rivals)
 
 
 def _has_title(scene: Scene) -> bool:
@@ -190,6 +198,7 @@ def _has_title(scene: Scene) -> bool:
 
 
 _NAMES = ("name", "id", "place")
+_ADDRESSES = ("email", "url", "path", "domain", "phone")
 _OF = frozenset("of de del".split())
 _INTO = frozenset("to a al as como into por for".split())
 
@@ -306,6 +315,9 @@ def _lists(scene: Scene, begin: int, number: int, slot: Slot, cue: Cue) -> Itera
             led = tokens[first - 1].plain if first else ""
         if end < position < len(tokens) - 1 and tokens[position].plain == led != "":
             position += 1
+        several = len(values) == 1 and isinstance(one.value, Words) and one.value.last - one.value.first > 1
+        if several and begin and tokens[begin - 1].plain.endswith("s") and doubt is None:
+            doubt = tokens[one.value.first].value  # "with labels bug urgent": one of them, or two?
         if end < position < len(tokens) and tokens[position].plain in NEW and doubt is None:
             doubt = tokens[position].value  # "the tags urgent, new": one of them, or said of what follows?
         yield Value(end, tuple(values), cost - 0.01 * len(values), typed, doubt=doubt)
@@ -351,6 +363,15 @@ def _bears_noun(token: Token, noun: Token) -> bool:
     return token.value[:1].isupper() and noun.value[:1].isupper() and bool(noun.means & _VENUES)
 
 
+def _announces_another(scene: Scene, index: int, slot: Slot) -> bool:
+    """Whether what follows a word is of the kind of a slot as well, so that the word speaks of that."""
+    at = index + 1
+    while at < len(scene.tokens) and at - index < 3 and scene.tokens[at].plain in LEAD | DETERMINERS:
+        at += 1
+    kinds = ("number", "sum", "measure") if slot.kind in ("integer", "number") else ("date", "time", "datetime")
+    return at < len(scene.tokens) and any(atom.kind in kinds for atom in scene.atoms[at])
+
+
 def _annotated(scene: Scene, fill: Fill, number: int, slot: Slot) -> Iterator[Fill]:
     """The fill, and the same with the words beside it that the slot's own description has: "300 pixels wide"."""
     yield fill
@@ -368,6 +389,8 @@ def _annotated(scene: Scene, fill: Fill, number: int, slot: Slot) -> Iterator[Fi
             at = min(scene.past_articles[at], len(tokens) - 1)  # "notify the singers"
         if slot.kind in _NAMES and at < len(tokens) and tokens[at].plain in NEW:
             break  # "Red new", for the new name of something
+        if slot.kind in ("date", "datetime", "time", "integer", "number") and _announces_another(scene, at, slot):
+            break  # "on Monday returning on Friday"
         if at >= len(tokens) or tokens[at].shape != "word" or not tokens[at].means & own or scene.stops[at] - {number}:
             break
         named = named or number in scene.names[at]

@@ -225,6 +225,17 @@ def _is_sign(scene: Scene, index: int) -> bool:
     return is_sign(token.value) and not (scene.form.reading and not FORBIDDING & {*token.value})
 
 
+_UNFINISHED = frozenset(
+    "and or the a an with into than y e o u el la los las un una unos unas de del al con para por en desde sobre "
+    "hacia".split()
+)
+"""Words that something has to follow: a sentence that ends with one lost its end."""
+
+
+def _is_last(scene: Scene, index: int) -> bool:
+    return all(token.shape == "mark" for token in scene.tokens[index + 1 :])
+
+
 _CAPITALS = frozenset("IT IN NO OR ME US AS AT IS BE ES EN DE AL LA".split())
 """Codes of languages, countries and states that are small words otherwise: "from EN to IT"."""
 
@@ -240,6 +251,8 @@ def pass_over(scene: Scene, index: int) -> Pass | None:
     if token.shape == "code" and token.plain in form.hyphenated:
         return Pass(index + 1, 0.1, "capability")
     if token.shape != "word" or _is_stop(scene, index) or _is_vague(scene, index) or _is_undoing(scene, index):
+        return None
+    if token.plain in _UNFINISHED and token.value.islower() and _is_last(scene, index):
         return None
     if token.value in _CAPITALS and not scene.sentence.text.isupper():
         return None

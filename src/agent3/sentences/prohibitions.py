@@ -46,10 +46,10 @@ _HARMLESS = re.compile(
     rf"|menos) de\b"
     r"|\bwith no\b|\bno\. ?\d|\bnot only\b|\bsin falta\b|(?<=\bsin )[^.;,!?]{1,60}? ni\b"
 )
-# The text of a message begins here; what it says is not said to us.
+# The text of a message begins here; what it says is not said to us. One in quotes, which are blank by now, has its end.
 _CONTENT = re.compile(
-    r"\b(?:saying|that says|which says|diciendo|que diga|que dice|with (?:the )?(?:text|message|body|content)"
-    r"|con (?:el )?(?:texto|mensaje|cuerpo|contenido))\b|:\s"
+    r"(?:\b(?:saying|that says|which says|diciendo|que diga|que dice|with (?:the )?(?:text|message|body|content)"
+    r"|con (?:el )?(?:texto|mensaje|cuerpo|contenido))\b|:(?=\s))(?!\s{3})"
 )
 _NEGATED = re.compile(r"(?:n't|\b(?:not|dont|never|no|nunca|jamas|ni)) (?:(?:l[oae]s?|me|te|se|ever|please) )*(\w+)")
 _SAY = re.compile(

@@ -187,7 +187,9 @@ def find_spans(text: str, now: datetime) -> list[Span]:
     spans += [
         _number_span(match, language, told and not _CURRENCY_AFTER.match(text, match.end()))
         for match in numbers
-        if match[0] not in _ARTICLES and (match[0] != "once" or language == "es")
+        if match[0] not in _ARTICLES
+        and (match[0] != "once" or language == "es")
+        and not (match[0] == "ciento" and plain.endswith("por ", 0, match.start()))
     ]
     # "un vuelo" and "one" are articles more often than counts, so they come after the sure ones.
     spans += [Span(*match.span(), "number", 1, "article") for match in numbers if match[0] in _ARTICLES]

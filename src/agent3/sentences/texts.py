@@ -89,7 +89,12 @@ def _words(scene: Scene, begin: int, end: int) -> str | Words:
 
 def is_taken(scene: Scene, begin: int, number: int, cue: Cue) -> bool:
     """Whether a word is plainly something else than a name: a date, another slot's option, what announces a slot."""
-    token = scene.tokens[begin]
+    token, slot = scene.tokens[begin], scene.slots[number]
+    if token.shape == "word" and slot.kind != "text" and token.plain in (slot.name.lower(), *slot.words[-1:]):
+        return True  # "the quantity of SKU to 120": what the slot is called, and nothing that is in it
+    after = scene.tokens[begin + 1] if begin + 1 < len(scene.tokens) else None
+    if token.value.islower() and token.means & scene.form.verbs and after is not None and after.plain in DETERMINERS:
+        return True  # "in table set the field …"
     spans = any(atom.kind in _SPANNING and atom.last > begin + 1 for atom in scene.atoms[begin])
     if scene.inside[begin] or (spans and cue not in ("named", "called")):
         return True

@@ -59,12 +59,14 @@ _LEXER = re.compile(
     r"|(?P<url>https?://[^\s\"'<>]*[^\s\"'<>.,;:!?)\]])"
     r"|(?P<email>[\w.+-]+@[\w-]+(?:\.[\w-]+)+)"
     r"|(?P<iso>\d{4}-\d\d-\d\d(?:T\d\d:\d\d(?::\d\d)?(?:\.\d+)?(?:Z|[+-]\d\d:?\d\d)?)?(?!\w))"
+    r"|(?P<phone>(?<![\w+])(?:\+\d{1,3}(?: \d{2,4}){2,5}|\d{3} \d{3} \d{3}|\d{3}(?: \d\d){3})(?![\w,.:/ ]*\d))"
     r"|(?P<clock>\d{1,2}:\d\d(?::\d\d)?(?!\d))"
     r"|(?P<windows>[A-Za-z]:\\[^\s,;]+)"
     r"|(?P<selector>[\w#.*-]*\[[\w-]+[~|^$*]?=[^\]\s]+\][\w.#:\[\]=\"'-]*)"
     r"|(?P<assigned>[A-Za-z_]\w*(?==\S))|(?P<mark>[()\[\]{}]|[,;:!?¿¡=…—\u2013]+|\.+(?![\w/\\])|-(?=\s)|%|[🚫❌⛔❎👎✋🛑🙅⏸⏹✗✘✖¬≠]+\ufe0f?)"
     r"|(?P<chunk>[^\s,;=\"“”«»()\[\]{}¿¡?!…%]+(?:,\d+)*(?:=[^\s,;]+(?<=/\S))?)"
 )
+_ADDRESSES: dict[str, Shape] = {"url": "url", "email": "email", "phone": "phone"}
 _CONTRACTED = frozenset("it that what he she let there who where here how when one".split())
 _MARKS = ".,;:!?'\u2019-\u2013—"
 _DOTTED = re.compile(r"[\w-]+(?:\.[\w-]+)*\.[A-Za-z]\w{0,9}|\.[\w.-]+")
@@ -112,8 +114,8 @@ def _lex(text: str) -> Iterator[Token]:
             yield Token(start, end, f'"{fold(inner)}"', "quote", inner.strip() if match[0][0] == "`" else inner)
         elif kind == "selector":
             yield Token(start, end, plain[start:end], "code", match[0])
-        elif kind in ("url", "email"):
-            yield Token(start, end, plain[start:end], "url" if kind == "url" else "email", match[0])
+        elif kind in ("url", "email", "phone"):
+            yield Token(start, end, plain[start:end], _ADDRESSES[kind], match[0])
         elif kind == "mark":
             yield Token(start, end, match[0][0], "mark", match[0])
         elif kind == "windows":

@@ -386,6 +386,9 @@ def _flags(scene: Scene, begin: int, slot: Slot) -> Iterator[Value]:
         if at < len(tokens) and row_at(tokens, at, way) and way != ("no",):
             yield Value(at + len(way), positive != slot.inverted)
             return
+    if len(row) > 1 and start < len(tokens) and tokens[start].plain == "-".join(row):
+        yield Value(start + 1, positive != slot.inverted)  # "an all-day event"
+        return
     if len(row) == 1 and start == begin and tokens[begin].shape == "word":
         opposite = _OPPOSITES.get(row[0], "")
         if opposite and (tokens[begin].plain == opposite or opposite in tokens[begin].means - BROAD):
