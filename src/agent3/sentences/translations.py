@@ -90,8 +90,8 @@ lorry camion; loss perdida; lot lote parcela; low bajo; luggage equipaje; lung p
 magazine revista; mailbox buzon; maintenance mantenimiento; map mapa; mare yegua; market mercado; mass misa;
 match partido partida; matt mate; maximum maximo; mayor alcalde; meadow prado; measurement medicion medida; meat carne;
 medal medalla; medicine medicina medicamento; medium medio; meeting reunion junta; member miembro socio; metal metal;
-method metodo; meter contador; milk leche; minimum minimo; mirror espejo; mistake error; mode modo;
-moisture humedad; monk monje; monthly mensual; moon luna; mortgage hipoteca; mother madre; motor motor; motorcycle motocicleta moto;
+method metodo; meter contador; milk leche; minimum minimo; mirror espejo; mistake error; mode modo; moisture humedad;
+monk monje; monthly mensual; moon luna; mortgage hipoteca; mother madre; motor motor; motorcycle motocicleta moto;
 mountain montana; mouse raton; mouth boca; mud barro; museum museo; mushroom seta; musician musico; nail clavo una;
 narrow estrecho; necklace collar; nectar nectar; needle aguja; neighbour vecino; nest nido; newspaper periodico;
 night noche; node nodo; noise ruido; north norte; nose nariz; notary notario; note nota; nun monja;
