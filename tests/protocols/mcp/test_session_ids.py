@@ -2,9 +2,16 @@
 
 from __future__ import annotations
 
+import asyncio
+
+import aiohttp
+
 from agent3.env import REAL
-from agent3.model import encode
+from agent3.model import LOCAL, encode
+from agent3.protocols.mcp.door.door import DoorOptions, MCPDoor
 from agent3.protocols.mcp.door.session_ids import SessionIds
+from tests.support.mcp_serving import served
+from tests.support.mcp_toy import Toys
 
 KEY = bytes(32)
 PARAMS = {"protocolVersion": "2025-06-18", "capabilities": {"roots": {}}, "clientInfo": {"name": "t", "version": "1"}}
@@ -40,3 +47,23 @@ def test_what_cannot_be_carried_makes_a_plain_id() -> None:
         assert session.count(".") == 1
         assert other.read(session, "ada") is None
     assert ids.issue(OPENING, "ada") != ids.issue(OPENING, "ada")
+
+
+def test_many_requests_that_come_at_once_after_their_process_is_gone_are_all_served() -> None:
+    async def story() -> None:
+        session = SessionIds(KEY, "gone", REAL).issue(OPENING, LOCAL.id)
+        accept = {"Accept": "application/json, text/event-stream", "MCP-Protocol-Version": "2025-06-18"}
+        headers = {**accept, "Mcp-Session-Id": session}
+        door = MCPDoor(Toys(), DoorOptions(key=KEY, process="here"))
+        async with served(door) as url, aiohttp.ClientSession() as http:
+
+            async def ask(number: int) -> tuple[int, str]:
+                listing = {"jsonrpc": "2.0", "id": number, "method": "tools/list"}
+                async with http.post(url, json=listing, headers=headers) as response:
+                    return response.status, await response.text()
+
+            answers = await asyncio.gather(*(ask(number) for number in range(2, 22)))
+            assert {status for status, _ in answers} == {200}, answers
+            assert all(f'"id":{number},' in text for number, (_, text) in enumerate(answers, 2))
+
+    asyncio.run(asyncio.wait_for(story(), 120))
