@@ -389,16 +389,19 @@ class _Door:
             self._mcp.notify_change("resources")
         elif method == "notifications/resources/updated" and isinstance(params.get("uri"), str):
             self._mcp.notify_change("resources", params["uri"], caller)
-        elif method == "notifications/message" and self.busy:
-            self._lines.append((params, caller))
+        elif method == "notifications/message" and self._mcp.has_session(caller or LOCAL.id):
+            self._lines.append((params, caller or LOCAL.id))
             self._spawn("log lines", self._pass_lines)
 
     async def _pass_lines(self) -> None:
         """Pass on what the server logs outside of any call."""
         assert self._passthrough is not None
         while self._lines:
-            params, caller = self._lines.popleft()
-            self._mcp.notify_log(await self._passthrough.clean_line(params), caller or LOCAL.id)
+            lines = list(self._lines)
+            self._lines.clear()
+            cleaned = await self._passthrough.clean_lines([params for params, _ in lines])
+            for params, (_, caller) in zip(cleaned, lines, strict=True):
+                self._mcp.notify_log(params, caller)
 
     def keep_connected(self) -> None:
         """Keep the connection to the server while clients are here, who may be waiting for its notifications."""

@@ -192,6 +192,10 @@ class MCPDoor:
             self.handlers.forget_tools()
         self._changes.publish(kind, uri, caller)
 
+    def has_session(self, caller: str) -> bool:
+        """Whether a caller has a legacy session here."""
+        return self._changes.has_session(caller)
+
     def notify_log(self, params: dict[str, Any], caller: str) -> None:
         """Send a log line that belongs to no request to the legacy sessions of a caller. From any thread."""
         self._changes.publish_log(params, caller)

@@ -113,6 +113,8 @@ class ChangeNotifier:
         self._bus = _Bus()
         self._streams = ListenHandler(self._bus)
         self._sessions: dict[Connection, _Session] = {}
+        self._owned: dict[str, set[Connection]] = {}
+        """The sessions of each owner."""
         self._waiting: dict[tuple[ServerEvent, str], None] = {}
         """Events, each with the only caller whom it concerns, or nobody's id if it concerns all."""
         self._lines: deque[tuple[dict[str, Any], str]] = deque(maxlen=_MOST_LINES)
@@ -136,6 +138,10 @@ class ChangeNotifier:
         """A list changed, or with an address one resource of it. ``only`` is the caller whom it concerns alone."""
         event = ResourceUpdated(uri) if uri is not None else _LIST_EVENTS[kind]
         self._send_soon(lambda: self._waiting.setdefault((event, only)))
+
+    def has_session(self, owner: str) -> bool:
+        """Whether a caller has a legacy session."""
+        return owner in self._owned
 
     def publish_log(self, params: dict[str, Any], owner: str) -> None:
         """A log line for the legacy sessions of one caller."""
@@ -201,10 +207,16 @@ class ChangeNotifier:
         # The SDK offers a handler no way to its connection, and only that lives as long as the session.
         connection = ctx.session._connection  # noqa: SLF001
         if connection not in self._sessions:
-            self._sessions[connection] = _Session(session_of(ctx), principal_of(ctx).id)
+            noted = self._sessions[connection] = _Session(session_of(ctx), principal_of(ctx).id)
+            owned = self._owned.setdefault(noted.owner, set())
+            owned.add(connection)
 
             def forget() -> None:
-                for uri, principal in self._sessions.pop(connection).uris.items():
+                del self._sessions[connection]
+                owned.discard(connection)
+                if not owned and self._owned.get(noted.owner) is owned:
+                    del self._owned[noted.owner]
+                for uri, principal in noted.uris.items():
                     self._unwatch(uri, principal)
 
             connection.exit_stack.callback(forget)
@@ -236,8 +248,8 @@ class ChangeNotifier:
                 level = str(line.get("level"))
                 wanted = [
                     connection
-                    for connection, session in self._sessions.items()
-                    if session.owner == owner and _is_wanted(level, self._find_level(session.id))
+                    for connection in self._owned.get(owner, ())
+                    if _is_wanted(level, self._find_level(self._sessions[connection].id))
                 ]
                 await self._send(wanted, "notifications/message", line)
 

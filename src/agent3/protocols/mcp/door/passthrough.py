@@ -10,7 +10,7 @@ import asyncio
 from collections import Counter
 from collections.abc import Awaitable, Callable, Mapping, Sequence
 from contextlib import suppress
-from typing import Any, Literal, NamedTuple, TypeVar, cast
+from typing import Any, Literal, NamedTuple, TypeVar
 
 from msgspec.structs import replace
 
@@ -305,11 +305,11 @@ class Passthrough:
             replay.open_question.cancel()
             await asyncio.wait([request])
 
-    async def clean_line(self, params: dict[str, Any]) -> dict[str, Any]:
-        """The parameters of a log line, stripped of secrets and hidden characters."""
+    async def clean_lines(self, lines: Sequence[dict[str, Any]]) -> list[dict[str, Any]]:
+        """The parameters of log lines, stripped of secrets and hidden characters."""
 
-        async def clean(opened: OpenRoute) -> dict[str, Any]:
-            return cast("dict[str, Any]", clean_value(redact_value(params, opened.hidden)))
+        async def clean(opened: OpenRoute) -> list[dict[str, Any]]:
+            return [clean_value(redact_value(params, opened.hidden)) for params in lines]
 
         return await self._with_secrets(clean)
 
