@@ -94,11 +94,15 @@ class Upstream:
     # A shelf: what one session does there is news for that session alone
 
     def add_shelf(self, server: Server[Any]) -> None:
-        self.tools += [tool("touch"), tool("murmur")]
+        self.tools += [tool("touch"), tool("murmur"), tool("finish")]
         self.readers: dict[str, set[str]] = {}
         server.add_request_handler("resources/list", wire.PaginatedRequestParams, self.list_resources)
         server.add_request_handler("resources/subscribe", wire.SubscribeRequestParams, self.subscribe)
         server.add_request_handler("resources/unsubscribe", wire.UnsubscribeRequestParams, self.unsubscribe)
+
+    async def finish(self, ctx: Context, params: wire.CallToolRequestParams) -> Any:
+        await ctx.session.send_elicit_complete("e1")
+        return text("finished")
 
     async def list_resources(self, ctx: Context, params: Any) -> wire.ListResourcesResult:
         return wire.ListResourcesResult(resources=[wire.Resource(uri="shelf://tale", name="tale")])
@@ -253,7 +257,7 @@ class Upstream:
         if ctx.protocol_version in MODERN_PROTOCOL_VERSIONS:
             return text("gone")
         wanted = {"mode": "url", "elicitationId": "e1", "url": "https://example.com/login", "message": "Log in"}
-        if (self.file is not None) and notes(self.file).count("go") > 1:
+        if (params.arguments or {}).get("never") is None and self.file is not None and notes(self.file).count("go") > 1:
             return text("gone")
         raise wire_error(-32042, "Log in first", {"elicitations": [wanted]})
 

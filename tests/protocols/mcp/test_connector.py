@@ -418,6 +418,18 @@ def test_a_wish_for_authorization_is_a_question_with_an_address(tmp_path: Path) 
             assert first.questions == (Question("e1", "Log in", url="https://example.com/login"),)
             done = await talk.call("go", entry="answer", answers={"e1": Answer()}, state=first.state)
             assert done == Done((Part(text="gone"),))
+            # Who is not done with the page, or does not open it, is not asked over and over.
+            for answer, code in ((Answer(), "target_failed"), (Answer("decline"), "declined")):
+                again = await talk.call("go", {"never": True})
+                assert isinstance(again, Needs)
+                failed = await talk.call(
+                    "go", {"never": True}, entry="answer", answers={"e1": answer}, state=again.state
+                )
+                assert isinstance(failed, Failed)
+                assert failed.code == code
+                assert ("Finish at https://example.com/login, then call it again" in failed.message) is (
+                    code != "declined"
+                )
 
     with address("http-legacy", tmp_path) as (where, _):
         run(story(where))

@@ -15,6 +15,7 @@ import pytest
 from mcp.client.client import Client
 from mcp.client.streamable_http import streamable_http_client
 from mcp.shared._httpx_utils import create_mcp_http_client
+from mcp.shared.exceptions import MCPError
 
 from agent3.settings import Calls, Limits, Settings
 from agent3.settings import Client as Customer
@@ -47,6 +48,8 @@ class Listener:
         self.mode = mode
         self.lines: list[Any] = []
         self.updates: list[str] = []
+        self.done: list[str] = []
+        self.person: Any = None
 
     async def log(self, params: wire.LoggingMessageNotificationParams) -> None:
         self.lines.append(params.data)
@@ -54,12 +57,15 @@ class Listener:
     async def hear(self, message: Any) -> None:
         if isinstance(message, wire.ResourceUpdatedNotification):
             self.updates.append(str(message.params.uri))
+        if isinstance(message, wire.ElicitCompleteNotification):
+            self.done.append(message.params.elicitation_id)
 
     async def open(self, stack: AsyncExitStack, house: Hosted, name: str = "") -> Client:
         headers = {"Authorization": f"Bearer {KEYS[name]}"} if name else {}
         http = await stack.enter_async_context(create_mcp_http_client(headers=headers))
         transport = streamable_http_client(f"{house.url}/agents/shelf/mcp", http_client=http)
-        client = Client(transport, mode=self.mode, logging_callback=self.log, message_handler=self.hear)
+        heard: dict[str, Any] = {"logging_callback": self.log, "message_handler": self.hear}
+        client = Client(transport, mode=self.mode, elicitation_callback=self.person, **heard)
         return await stack.enter_async_context(client)
 
 
@@ -94,6 +100,28 @@ def test_a_log_line_of_a_call_reaches_a_legacy_client_that_has_set_no_level(tmp_
             other = await modern.open(stack, house)
             await other.call_tool("log")  # which has to ask for lines in its request
             assert (legacy.lines, modern.lines) == (["thinking"], [])
+
+    run(story())
+
+
+def test_a_page_that_has_to_be_opened_first_is_the_clients_to_open_and_its_end_is_told(tmp_path: Path) -> None:
+    async def person(context: Any, params: wire.ElicitRequestParams) -> wire.ElicitResult:
+        raise AssertionError("it knows the error, and opens the page by itself")
+
+    async def story() -> None:
+        async with shelf(tmp_path, "http", keys=True) as (house, _), AsyncExitStack() as stack:
+            ann, bob = Listener(), Listener()
+            ann.person = person
+            hers, his = await ann.open(stack, house, "ann"), await bob.open(stack, house, "bob")
+            with pytest.raises(MCPError) as caught:
+                await hers.call_tool("go", {"never": True})
+            assert caught.value.error.code == -32042
+            assert caught.value.error.data["elicitations"][0]["elicitationId"] == "e1"
+            while not ann.done:  # what is told before the client's stream stands is lost
+                await hers.call_tool("finish")
+                await asyncio.sleep(0.1)
+            await his.call_tool("echo", {"text": "x"})
+            assert (set(ann.done), bob.done) == ({"e1"}, [])
 
     run(story())
 

@@ -21,7 +21,7 @@ from msgspec.structs import replace
 
 from agent3.calls.outcomes import failed_by
 from agent3.env import REAL, Env
-from agent3.errors import Agent3Error, Interrupted, LoopDetected, TargetError, ValidationError
+from agent3.errors import Agent3Error, Declined, Interrupted, LoopDetected, TargetError, ValidationError
 from agent3.identity.secret_refs import HEADERS, STORED
 from agent3.identity.secrets import Secret
 from agent3.model import (
@@ -211,7 +211,10 @@ class MCPConnector:
         route = call.route
         assert route is not None
         state = call.state if isinstance(call.state, dict) else {}
+        is_back = call.entry == "answer" and state.get("mcp") == "again"
         try:
+            if is_back and any(answer.action != "accept" for answer in call.answers.values()):
+                raise Declined("The page that the server wants to be opened first was declined.")
             upstream = self._upstream(route, call.secret)
             if state.get("task"):
                 return await self._continue_task(call, upstream, state["task"])
@@ -227,9 +230,17 @@ class MCPConnector:
                 )
             return await self._call_tool(call, route, upstream, state)
         except ServerError as error:
-            return error_to_needs(error) or failed_by(
-                server_error_to_error(error, call.agent, passed=PASSED in call.meta)
-            )
+            passed = call.meta.get(PASSED)
+            needs = error_to_needs(error)
+            # A client that knows this error opens the page, and calls again once it is done with.
+            if needs is None or (passed is not None and passed.get("era") == "legacy" and "url" in passed["can"]):
+                return failed_by(server_error_to_error(error, call.agent, passed=passed is not None))
+            if not is_back:
+                return needs
+            # It was opened. Asked again at once, the person would see it open again and again.
+            pages = ", ".join(str(question.url) for question in needs.questions)
+            text = f"{call.agent} answered: {error.message[:1_000].rstrip('.')}. Finish at {pages}, then call it again."
+            return failed_by(TargetError(text))
         except Agent3Error as error:
             return failed_by(error)
 

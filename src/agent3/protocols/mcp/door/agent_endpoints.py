@@ -44,8 +44,10 @@ _RECONNECT = 60.0
 _APART = 1.0
 """Least seconds between two renewals from one server, even if it reports changes without end."""
 _FAREWELL = 5.0
+_TOLD = ("notifications/message", "notifications/elicitation/complete")
+"""Notifications that belong to no request and are for one caller."""
 _MOST_LINES = 256
-"""Log lines of a server that may wait to be passed on; older ones are dropped."""
+"""How many of these may wait to be passed on; older ones are dropped."""
 _KNOWN = 1_000
 """Callers of one door that are remembered."""
 _CALLER = "agent3.caller"
@@ -297,7 +299,7 @@ class _Door:
         self._stayed = float("-inf")
         self._tasks: dict[str, asyncio.Task[None]] = {}
         self._again = False
-        self._lines: deque[tuple[dict[str, Any], str]] = deque(maxlen=_MOST_LINES)
+        self._lines: deque[tuple[str, str, dict[str, Any]]] = deque(maxlen=_MOST_LINES)
         self.closing = asyncio.Event()
         self.busy = 0
         self.used = doors.now()
@@ -389,19 +391,19 @@ class _Door:
             self._mcp.notify_change("resources")
         elif method == "notifications/resources/updated" and isinstance(params.get("uri"), str):
             self._mcp.notify_change("resources", params["uri"], caller)
-        elif method == "notifications/message" and self._mcp.has_session(caller or LOCAL.id):
-            self._lines.append((params, caller or LOCAL.id))
-            self._spawn("log lines", self._pass_lines)
+        elif method in _TOLD and self._mcp.has_session(caller or LOCAL.id):
+            self._lines.append((caller or LOCAL.id, method, params))
+            self._spawn("lines", self._pass_lines)
 
     async def _pass_lines(self) -> None:
-        """Pass on what the server logs outside of any call."""
+        """Pass on what the server says outside of any call."""
         assert self._passthrough is not None
         while self._lines:
             lines = list(self._lines)
             self._lines.clear()
-            cleaned = await self._passthrough.clean_lines([params for params, _ in lines])
-            for params, (_, caller) in zip(cleaned, lines, strict=True):
-                self._mcp.notify_log(params, caller)
+            cleaned = await self._passthrough.clean([params for _, _, params in lines])
+            for (caller, method, _), params in zip(lines, cleaned, strict=True):
+                self._mcp.tell(caller, method, params)
 
     def keep_connected(self) -> None:
         """Keep the connection to the server while clients are here, who may be waiting for its notifications."""

@@ -196,9 +196,9 @@ class MCPDoor:
         """Whether a caller has a legacy session here."""
         return self._changes.has_session(caller)
 
-    def notify_log(self, params: dict[str, Any], caller: str) -> None:
-        """Send a log line that belongs to no request to the legacy sessions of a caller. From any thread."""
-        self._changes.publish_log(params, caller)
+    def tell(self, caller: str, method: str, params: dict[str, Any]) -> None:
+        """Send a notification that belongs to no request to the legacy sessions of a caller. From any thread."""
+        self._changes.tell(caller, method, params)
 
     def answers_to(self, host: str) -> bool:
         """Whether a Host header names this server."""

@@ -1,8 +1,8 @@
-"""News for clients: that a list changed, or a resource that they watch, and log lines that belong to no request.
+"""News for clients: that a list changed, or a resource that they watch, and what belongs to no request.
 
 Legacy clients get them on their session, modern ones on the streams that they opened with ``subscriptions/listen``. A
-notification is a hint to look again: a burst is sent once, and a client that does not read loses it. Log lines go to
-legacy sessions alone.
+notification is a hint to look again: a burst is sent once, and a client that does not read loses it. Log lines, and
+that a page is done with, go to legacy sessions alone.
 """
 
 from __future__ import annotations
@@ -117,7 +117,8 @@ class ChangeNotifier:
         """The sessions of each owner."""
         self._waiting: dict[tuple[ServerEvent, str], None] = {}
         """Events, each with the only caller whom it concerns, or nobody's id if it concerns all."""
-        self._lines: deque[tuple[dict[str, Any], str]] = deque(maxlen=_MOST_LINES)
+        self._lines: deque[tuple[str, str, dict[str, Any]]] = deque(maxlen=_MOST_LINES)
+        """What is to be sent to the sessions of a caller: whose, method, parameters."""
         self._loops: list[asyncio.AbstractEventLoop] = []
         self._sender: asyncio.Task[None] | None = None
 
@@ -143,9 +144,9 @@ class ChangeNotifier:
         """Whether a caller has a legacy session."""
         return owner in self._owned
 
-    def publish_log(self, params: dict[str, Any], owner: str) -> None:
-        """A log line for the legacy sessions of one caller."""
-        self._send_soon(lambda: self._lines.append((params, owner)))
+    def tell(self, owner: str, method: str, params: dict[str, Any]) -> None:
+        """Send a notification to the legacy sessions of one caller; a log line to those whose level it reaches."""
+        self._send_soon(lambda: self._lines.append((owner, method, params)))
 
     def _send_soon(self, add: Callable[[], None]) -> None:
         def gather() -> None:
@@ -244,14 +245,14 @@ class ChangeNotifier:
                     note["method"],
                     params,
                 )
-            for line, owner in lines:
-                level = str(line.get("level"))
+            for owner, method, params in lines:
+                is_line, level = method == "notifications/message", str(params.get("level"))
                 wanted = [
                     connection
                     for connection in self._owned.get(owner, ())
-                    if _is_wanted(level, self._find_level(self._sessions[connection].id))
+                    if not is_line or _is_wanted(level, self._find_level(self._sessions[connection].id))
                 ]
-                await self._send(wanted, "notifications/message", line)
+                await self._send(wanted, method, params)
 
     async def _send(self, sessions: list[Connection], method: str, params: dict[str, Any]) -> None:
         await asyncio.gather(*(self._send_to(session, method, params) for session in sessions))

@@ -305,11 +305,11 @@ class Passthrough:
             replay.open_question.cancel()
             await asyncio.wait([request])
 
-    async def clean_lines(self, lines: Sequence[dict[str, Any]]) -> list[dict[str, Any]]:
-        """The parameters of log lines, stripped of secrets and hidden characters."""
+    async def clean(self, notes: Sequence[dict[str, Any]]) -> list[dict[str, Any]]:
+        """The parameters of some notifications, stripped of secrets and hidden characters."""
 
         async def clean(opened: OpenRoute) -> list[dict[str, Any]]:
-            return [clean_value(redact_value(params, opened.hidden)) for params in lines]
+            return [clean_value(redact_value(params, opened.hidden)) for params in notes]
 
         return await self._with_secrets(clean)
 
