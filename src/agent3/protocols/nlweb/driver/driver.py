@@ -20,7 +20,7 @@ from agent3.protocols.nlweb.browser.sdk import playwright
 from agent3.protocols.nlweb.driver.page_plans import Act, Doubt, Plan, Why, describe, plan, plan_all
 from agent3.protocols.nlweb.driver.page_view import Control, PageView, look
 from agent3.protocols.nlweb.driver.sentences import Clause, parse_sentence, quote_names
-from agent3.protocols.nlweb.driver.wishes import find_menu, split_wish, wish
+from agent3.protocols.nlweb.driver.wishes import fill_opened, find_beginning, find_menu, split_wish, wish
 from agent3.protocols.nlweb.steps.actions import inside
 from agent3.sentences import find_prohibition
 from agent3.sentences.consequences import CONSEQUENTIAL, GRAVE, find_new, has_consequences
@@ -36,7 +36,7 @@ __all__ = ["Confirm", "Driven", "drive"]
 
 Confirm = Callable[[str], None]
 """Is told, in words, of a press that has consequences before it is done, and may raise."""
-_ACT_MS = 5_000.0
+_ACT_MS, _COVERED_MS = 5_000.0, 1_500.0
 """How long an element may keep an act waiting, and a page the sign that something was pressed."""
 _POLL_SECONDS = 0.05
 _UNANSWERED_SECONDS = 1.5
@@ -151,6 +151,8 @@ async def _drive(
                 clauses = [*clauses[:number], *parts, *clauses[number + 1 :]]
                 plans = plan_all(view, clauses, operator.used, otherwise=wish)
                 break
+        if operator.begun is not None:
+            plans[0] = fill_opened(view, *operator.begun, clauses[0])
         if not operator.done:
             plans = [await operator.check_values(view, one) for one in plans]
         doubtful = next((number for number, one in enumerate(plans) if isinstance(one, Doubt)), None)
@@ -158,23 +160,31 @@ async def _drive(
             if unblock is not None and await unblock():
                 unblock = None
                 continue
-            if (loading or (operator.done and doubtful == 0)) and asyncio.get_running_loop().time() < patience:
+            if (
+                loading or ((operator.done or operator.begun) and doubtful == 0)
+            ) and asyncio.get_running_loop().time() < patience:
                 await asyncio.sleep(_POLL_SECONDS)
                 continue
             if doubtful == 0 and await operator.open_menu(view, clauses[0]):
                 continue
+            only = doubtful == 0 and not any(isinstance(one, Doubt) for one in plans[1:])
+            if only and await operator.begin(view, clauses[0]):
+                patience = asyncio.get_running_loop().time() + _SUGGESTED_SECONDS
+                continue
+            await operator.leave()
             await operator.close_menu()
             return _stop(operator, clauses, plans, doubtful, language)
         acts, last = plans[0], clauses[0]
         assert isinstance(acts, list)
         if not operator.done:
             await operator.foretell(view, plans)
-        doubt = await operator.perform(view, acts, clauses[1:])
+        doubt = await operator.perform(view, acts, clauses)
         if doubt is not None and doubt.why == "unshown" and _may_go_on(plans[1:]):
             unshown.append((clauses[0], doubt))
         elif doubt is not None:
             return _stop(operator, clauses, [doubt, *plans[1:]], 0, language)
         clauses = clauses[1:]
+        operator.begun = None
         operator.forget_menu()
         patience = asyncio.get_running_loop().time() + _SUGGESTED_SECONDS
     if last is not None and (doubt := await operator.linger()) is not None:
@@ -276,8 +286,12 @@ class _Operator:
         self._asked: JSHandle | None = None
         self._alerts: list[str] = []
         self._menu: tuple[Control, PageView] | None = None
+        self.begun: tuple[PageView, Control] | None = None
+        """What the page was before a clause was begun, and what was pressed to find the rest of it."""
         self._set: list[tuple[Act, ElementHandle]] = []
         self._view = PageView((), ())
+        self._named = False
+        """Whether the sentence says to press what is pressed, not to do what it may do."""
         self._pressed = False
         """Whether the act that is under way has pressed something: then it is not begun again."""
 
@@ -379,9 +393,12 @@ class _Operator:
         for told in self._foretold:
             self._confirm(told)
 
-    async def perform(self, view: PageView, acts: Sequence[Act], following: Sequence[Clause] = ()) -> Doubt | None:
-        """Do all acts of a clause; a doubt where one failed, or does not show. ``following`` are the clauses after."""
-        self._view = view
+    async def perform(self, view: PageView, acts: Sequence[Act], clauses: Sequence[Clause]) -> Doubt | None:
+        """Do all acts of the first of the clauses; a doubt where one failed, or does not show."""
+        following, self._view = clauses[1:], view
+        self._named = clauses[0].verb == "press"
+        if self.begun is not None:
+            self.done.append(describe(Act("open", self.begun[1])))
         for number, act in enumerate(acts):
             self.used.append(act.control)
             last = number == len(acts) - 1
@@ -447,6 +464,36 @@ class _Operator:
     def forget_menu(self) -> None:
         """What was opened has served: the next part of the sentence may need another one."""
         self._menu = None
+
+    async def begin(self, view: PageView, clause: Clause) -> bool:
+        """Whether something was opened that a clause has to begin with, to look there for the rest of it."""
+        if self.begun is not None or not (acts := find_beginning(view, clause)):
+            return False
+        for act in acts:
+            with suppress(playwright().Error):
+                await (await self._find_again(view, act.control)).click(timeout=_ACT_MS)
+                await self.settle()
+        self.begun = view, acts[-1].control
+        return True
+
+    async def leave(self) -> None:
+        """Leave what was opened where the rest was not found in it; what opened nothing is told as done."""
+        if self.begun is None:
+            return
+        before, opener = self.begun
+        self.begun = None
+        with suppress(playwright().Error):
+            now = await look(self._page)
+            known = [one.name for one in before.visible]
+            away = [one for one in now.visible if one.role == "button" and one.name not in known and _backs(one)]
+            if len(away) == 1:
+                await (await now.element(away[0])).click(timeout=_ACT_MS)
+            else:
+                await self._page.keyboard.press("Escape")
+            await self.settle()
+            if [one.name for one in (await look(self._page)).visible] == known:
+                return
+        self.done.append(describe(Act("press", opener)))
 
     async def close_menu(self) -> None:
         """Leave a page as it was, where the menu that was opened did not have it."""
@@ -760,17 +807,31 @@ class _Operator:
                 self._confirm(self._confirmed)
         try:
             shows = await self._press_and_watch(act, element)
-            return await self._answer_asking(act, following, serious) if shows is True else shows
+            return await self._answer_asking(act, element, following, serious) if shows is True else shows
         finally:
             self._confirmed = ""
 
-    async def _answer_asking(self, act: Act, following: Sequence[Clause], serious: bool) -> bool | Doubt:
+    async def _find_new_field(self, element: ElementHandle) -> str:
+        """What an empty field is called that a press has brought up: then there is more to say."""
+        known = [(one.frame, one.name) for one in self._view.visible if one.role == "textbox"]
+        with suppress(playwright().Error):
+            if not await element.evaluate("node => Boolean(node.ownerDocument.defaultView)"):
+                return ""  # on another page
+            view = await look(self._page)
+            fields = [one for one in view.visible if one.role == "textbox" and one.is_free and not one.value]
+            return next((one.name for one in fields if one.name and (one.frame, one.name) not in known), "")
+        return ""
+
+    async def _answer_asking(
+        self, act: Act, element: ElementHandle, following: Sequence[Clause], serious: bool
+    ) -> bool | Doubt:
         """Where the page asks in a dialog, or in place, whether to go on: what the person says, and its button for it.
 
         A clause that comes after and names something in the dialog answers it.
         """
+        asks = not following and not self._named and act.kind == "press" and await self._find_new_field(element)
         if self._asked is None:
-            return True
+            return Doubt("asks", asks) if asks else True
         read = "({text, names, open, fields, inline}) => ({text, names, open, fields, inline})"
         found: Any = await self._asked.evaluate(read)
         names: list[str] = found["names"]
@@ -783,6 +844,8 @@ class _Operator:
         questions = "?" in found["text"] or _SURE.search(found["text"]) is not None
         # "Yes, submit" says what was pressed; "OK" does not.
         named = serious or any(_affirms(_strip_yes(names[number]), act.control.name) for number in yes)
+        if found["open"] and not following and not self._named and act.kind == "press":
+            return Doubt("asks", found["text"], tuple(names[:5]))  # "share the budget": with whom is not said
         if found["inline"] and not questions and not (len(yes) == 1 and no):
             return True
         # Nothing but buttons, one of which goes back: what was pressed is not done yet.
@@ -816,7 +879,7 @@ class _Operator:
             elif act.kind == "upload":
                 await element.set_input_files(inside(self._uploads, act.values[0]), timeout=_ACT_MS)
             else:
-                await element.click(timeout=_ACT_MS)
+                await self._click(element)
             self._pressed = True
             began, after = clock(), before
             while clock() - began < (_ACT_MS / 1000 if "request" in events else _UNANSWERED_SECONDS):
@@ -842,8 +905,9 @@ class _Operator:
             asked = await handle.evaluate("found => found?.text ?? ''")
             self._asked = handle if asked else None
         lines = [line for line in lines if line not in asked]  # "this cannot be undone" turns nothing down
-        refusing = [(line, word) for line in lines for word in _find_refusing(line, act.control.name)][:_MOST_SEEN]
-        said = await self._find_said(act, element, refusing, before)
+        refusing = [(line, word, False) for line in lines for word in _find_refusing(line, act.control.name)]
+        refusing += [(line, line, True) for line in lines if _INSTRUCTS.match(line) and len(line) < _LONGEST_MESSAGE]
+        said = await self._find_said(act, element, refusing[:_MOST_SEEN], before)
         if (refused := _find_refusal(act, events, said)) is not None:
             return refused
         if any(_PENDING.search(line) for line in lines) and not act.control.opens:
@@ -852,8 +916,20 @@ class _Operator:
             return await self._is_chosen(act, element)
         return "event" in events or bool(self._alerts) or after != before
 
+    async def _click(self, element: ElementHandle) -> None:
+        """Press an element in its middle, or where it can be seen, if something lies over that."""
+        try:
+            await element.click(timeout=_COVERED_MS)
+        except playwright().TimeoutError as error:
+            spot = await element.evaluate(_FREE_SPOT) if "intercepts pointer" in error.message else None
+            await element.click(timeout=_ACT_MS - _COVERED_MS, position=spot)
+
     async def _find_said(
-        self, act: Act, element: ElementHandle, refusing: Sequence[tuple[str, str]], before: Sequence[Sequence[str]]
+        self,
+        act: Act,
+        element: ElementHandle,
+        refusing: Sequence[tuple[str, str, bool]],
+        before: Sequence[Sequence[str]],
     ) -> list[str]:
         """The messages by which the page speaks of what was pressed, and not of what it is about.
 
@@ -869,10 +945,10 @@ class _Operator:
                 with suppress(playwright().Error):
                     read = await frame.evaluate(_SAID, [[*refusing], known, serious, pressed])
                     said += [message for _, message in read if message]
-                    found |= {line for (line, _), (here, _) in zip(refusing, read, strict=True) if here}
+                    found |= {line for (line, *_), (here, _) in zip(refusing, read, strict=True) if here}
                     break
         # What stands nowhere any more, or cannot be found again, was said all the same.
-        return said + [line for line, _ in refusing if line not in found]
+        return said + [line for line, _, told in refusing if line not in found and not told]
 
     async def _is_chosen(self, act: Act, element: ElementHandle) -> bool:
         """Whether an option that was pressed is the chosen one now, or what its list belongs to shows it."""
@@ -946,6 +1022,8 @@ def _letters(text: str) -> str:
 def _is_serious(pressed: Mapping[str, Any]) -> bool:
     """Whether what a button says, or how its form is sent, has consequences."""
     asks = pressed["method"] == "get"
+    if pressed["method"] != "post" and _words(pressed["words"])[:1] == _words(pressed["words"]) == ["apply"]:
+        return len(pressed["fields"]) > 1  # a code or a filter, and not oneself for a job
     return pressed["method"] == "post" or has_consequences(pressed["words"], link=pressed["link"], asks=asks)
 
 
@@ -999,6 +1077,12 @@ _REFUSED = re.compile(
     r"|por favor,? (?:elige|escribe|selecciona|introduce|rellena|adjunta|indica|completa|revisa))\b",
     re.IGNORECASE,
 )
+_INSTRUCTS = re.compile(
+    r"\W*(?:please )?(?:choose|select|pick|enter|fill|type|write|add|complete|tick|check|provide|elige|elija"
+    r"|selecciona|escoge|introduce|escribe|rellena|indica|a[nñ]ade|completa|marca|revisa|adjunta)\b",
+    re.IGNORECASE,
+)
+"""How a page says what it misses; a heading or a hint begins like this as well."""
 _YES = frozenset(
     "yes ok okay confirm continue proceed sure agree accept si vale aceptar confirmar continuar seguro adelante".split()
 )
@@ -1019,6 +1103,11 @@ _SURE = re.compile(
 
 def _words(text: str) -> list[str]:
     return re.findall(r"\w+", fold(text))
+
+
+def _backs(control: Control) -> bool:
+    """Whether a button only goes back: "Cancel", "Volver"."""
+    return _words(control.name)[:1] in (["cancel"], ["cancelar"], ["back"], ["volver"], ["close"], ["cerrar"])
 
 
 def _strip_yes(name: str) -> str:
@@ -1061,6 +1150,17 @@ _LOADING = r"""
   const text = document.body?.innerText ?? "";
   return /(?:^|\n)\s*(?:loading|please wait|cargando|un momento)\b.{0,20}$/im.test(text)
     || !document.querySelector("a,button,input,select,textarea,summary,[role],iframe,[contenteditable]");
+}
+"""
+# A point of an element at which it, or a part of it, would be pressed.
+_FREE_SPOT = """
+node => {
+  const box = node.getBoundingClientRect(), parts = [0.02, 0.1, 0.25, 0.5, 0.75, 0.9, 0.98];
+  for (const down of parts) for (const along of parts) {
+    const at = node.getRootNode().elementFromPoint(box.left + box.width * along, box.top + box.height * down);
+    if (at && node.contains(at)) return {x: box.width * along, y: box.height * down};
+  }
+  return null;
 }
 """
 _ACCEPTS = """
@@ -1160,9 +1260,11 @@ _SAID = r"""
     return false;
   };
   const tops = [document.body, ...roots.slice(1).flatMap(root => [...root.children])].filter(node => node?.innerText);
-  return refusing.map(([line, word]) => {
+  // What only tells what to do turns something down where it is said as an answer.
+  const isAnswer = node => inAlert(node) || node.closest("[role=alert],.error") || (serious && node.closest(live));
+  return refusing.map(([line, word, told]) => {
     const found = tops.filter(node => has(node, plain(line))).flatMap(node => holders(node, plain(line)));
-    const message = found.flatMap(node => holders(node, plain(word))).find(isMessage);
+    const message = found.flatMap(node => holders(node, plain(word))).find(told ? isAnswer : isMessage);
     const text = message?.innerText.replace(/\s+/g, " ").trim();
     return [found.length > 0, !message ? "" : text && text.length < line.length ? text : line];
   });

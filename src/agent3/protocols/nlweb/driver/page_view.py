@@ -180,6 +180,8 @@ most => {
   const popups = "[role=menu],[role=menubar],[role=listbox],[role=tablist],[role=tree]";
   const isRow = node => (node.matches(rows) && !node.closest(popups)) || isCard(node) || isEntry(node);
   const rowOf = node => { for (let at = node; at; at = up(at)) if (isRow(at)) return at; return null; };
+  // What a row is called beside its own texts.
+  const callsOf = node => [referenced(node), attribute(node, "aria-label")].filter(Boolean);
   const wholly = "td,th,[role=cell],[role=gridcell],b,strong,h1,h2,h3,h4,h5,h6,a,p,span";
   const title = "legend,h1,h2,h3,h4,h5,h6,[role=heading],summary,caption";
   // What has to be pressed before a hidden control can be seen: it does nothing but show it.
@@ -224,7 +226,8 @@ most => {
       if (isRow(at)) {
         const own = one => rowOf(one) === at;
         const wholes = [...at.querySelectorAll(wholly)].filter(own).map(one => squeeze(one.textContent));
-        found.push(withParts([...pieces(at, own), ...wholes]).filter(text => text.length <= 120).slice(0, 60));
+        const texts = withParts([...callsOf(at), ...pieces(at, own), ...wholes]);
+        found.push(texts.filter(text => text.length <= 120).slice(0, 60));
       } else if (at.matches(regions)) {
         const heading = [...at.querySelectorAll(title)].find(one => one.closest(regions) === at);
         found.push(withParts([referenced(at), attribute(at, "aria-label"), squeeze(heading?.textContent)]));
@@ -249,7 +252,9 @@ most => {
     if (!row) return {row: [], columns: []};
     const table = row.closest("table,[role=grid],[role=table]");
     const columns = [...(table?.querySelectorAll("th:not([scope=row]),[role=columnheader]") ?? [])];
-    return {row: pieces(row, one => rowOf(one) === row).slice(0, 60),
+    const texts = pieces(row, one => rowOf(one) === row), all = squeeze(texts.join(" ")).toLowerCase();
+    const calls = callsOf(row).filter(text => !all.includes(text.toLowerCase()));
+    return {row: [...texts, ...calls].slice(0, 60),
       columns: columns.map(one => squeeze(one.textContent)).filter(Boolean).slice(0, 40)};
   };
   const modal = [...document.querySelectorAll("dialog:modal,[aria-modal=true]")].filter(shown).pop();

@@ -83,7 +83,7 @@ _BARE_GLOSS = re.compile(
 )
 _NAMED = re.compile(r"[(\x04]\x02(\d+)\x03[)\x05]")
 _AGAIN = re.compile(r"(?:on|en)\s+(?=\S)", re.IGNORECASE)
-_TAIL = re.compile(r"[,\s]*\b(?:please|por favor|thanks|gracias)[\s.!]*$", re.IGNORECASE)
+_TAIL = re.compile(r"[,\s]*\b(?:please|pls|por favor|porfa|thanks|thank you|gracias)[\s.!]*$", re.IGNORECASE)
 _ORDINALS = {
     "first": 1, "second": 2, "third": 3, "fourth": 4, "fifth": 5, "sixth": 6, "seventh": 7, "eighth": 8, "ninth": 9,
     "tenth": 10, "last": -1, "primer": 1, "primero": 1, "primera": 1, "segundo": 2, "segunda": 2, "tercer": 3,

@@ -21,13 +21,14 @@ from agent3.sentences.consequences import has_consequences
 from agent3.sentences.lexicon import BROAD, base_forms, fold, is_action, meanings, to_concepts
 from agent3.sentences.spans import Span, find_spans
 
-__all__ = ["find_menu", "split_wish", "wish"]
+__all__ = ["fill_opened", "find_beginning", "find_menu", "split_wish", "wish"]
 
 _FILLERS = frozenset(
     "a an the this that these those my your our its of for from to in on at into onto by with as is are be only please"
-    " now me us i we want would like need should must and it about just per"
+    " now me us i we want would like need should must and it them about just per by"
     " un una unos unas el la los las lo le les este esta mi mis tu su de del al a en para por con como que y me nos"
-    " quiero quisiera necesito favor ahora ser es son sobre solo debe tiene tenga tengan sea haya have has".split()
+    " quiero quisiera necesito favor ahora ser es son sobre solo debe tiene tenga tengan sea seria sera haya se son"
+    " have has".split()
 )
 """Words that need no explanation."""
 _GENERIC = frozenset(
@@ -54,6 +55,7 @@ _DOING = [
 delete remove erase trash discard drop clear borrar eliminar quitar suprimir vaciar
 add put insert include anadir agregar meter poner incluir
 create new add make crear nuevo nueva anadir compose redactar
+write compose escribir redactar
 send submit mail enviar mandar
 transfer send transferir enviar mandar
 publish post publicar publication
@@ -152,15 +154,13 @@ class _Token:
 
 def wish(view: PageView, clause: Clause, written: Sequence[Control]) -> Plan:
     """The acts that a clause asks for in its own words, or a doubt."""
-    text = clause.text.strip(" .!?¿¡")
-    for pattern, instead in _PHRASES:
-        text = pattern.sub(instead, text)
+    text = _spell_out(clause)
     if not any(_does("rename", word) for one in view.controls for word in _content(one.name)[:1]):
         text = _RENAME.sub(r"set the name of \1 \2", text)  # what no button does is written
     for pool in (view, view.reachable):
         off = clause.verb == "clear" or _STOP.match(text) is not None
-        given = _give(pool, text, off=off, choosing=clause.verb == "choose")
-        if given is not None and any(_is_for(one, _tokens(text)) for one in pool.visible):
+        given, said = _give(pool, text, off=off, choosing=clause.verb == "choose"), _tokens(text)
+        if given is not None and any(_is_for(one, said) for one in pool.visible if not one.row or _says_row(said, one)):
             given = None  # "change my password to …" has a button of its own: the value alone is not all
         if given is not None and _find_giving(pool, _tokens(text), given):
             given = None  # so has "an appointment on May 2": the button that asks for one
@@ -169,7 +169,10 @@ def wish(view: PageView, clause: Clause, written: Sequence[Control]) -> Plan:
         if len(found) > 1 and all(len(acts) == 1 and acts[0].control is found[0][0].control for acts in found):
             found = [acts for acts in found if acts[0].kind in ("check", "clear")][:1] or found[:1]  # one and the same
         if len(found) == 1:
-            unusable = [act.control for act in found[0] if act.control.disabled]
+            marked = any(act.kind == "check" for act in found[0])  # a toolbar acts once something is marked
+            unusable = [
+                act.control for act in found[0] if act.control.disabled and not (marked and act.control.toolbar)
+            ]
             if _leaves_verb(pool, text, found[0]):
                 return Doubt("words", clause.text)
             return Doubt("disabled", unusable[0].name) if unusable else open_first(view, found[0])
@@ -177,6 +180,14 @@ def wish(view: PageView, clause: Clause, written: Sequence[Control]) -> Plan:
             return Doubt("several", clause.text)
     opened = _open_and_fill(view, text)
     return Doubt("words", clause.text) if opened is None else opened
+
+
+def _spell_out(clause: Clause) -> str:
+    """A clause with verbs of one word."""
+    text = clause.text.strip(" .!?¿¡")
+    for pattern, instead in _PHRASES:
+        text = pattern.sub(instead, text)
+    return text
 
 
 def _is_for(button: Control, tokens: Sequence[_Token]) -> bool:
@@ -308,6 +319,12 @@ _PHRASES = [
         (r"^(?:haz(?:me)?|realiza|make) (?:la|una|a|the) (?:reserva|booking|reservation)\b", "book"),
         (r"^(?:haz(?:me)?|realiza|make) (?:la|una|a|the) (?:transferencia|transfer)\b", "transfer"),
         (r"^me llamo\b", "my name is"),
+        (
+            r"^(?:start|begin|open|set up|abre|inicia|empieza) (?=(?:an? |the |una? |el |la )?(?:new|nuev[oa])\b)",
+            "create ",
+        ),
+        (r"^(?:(?:i|we) (?:now )?live|vivo|vivimos|resido)\b", "my"),
+        (r"^(?:nac[ií]|i was born)\b", "my birth date nacimiento"),
         (r"\b(?:ending|that ends?|terminad[oa]|acabad[oa]|que (?:termina|acaba)) (?:in|with|en)\b", ""),
         # What somebody tells of oneself is a value, and asks for nothing more.
         (r"^(?:i|we)(?:['\u2019](?:m|re|ve|ll)| am| are| have| will)\b(?: be\b| have\b)?", "my"),
@@ -327,7 +344,7 @@ def _tokens(text: str) -> list[_Token]:
     return [
         _Token(
             match[0].strip('"'),
-            re.sub(r"['\u2019]s?$", "", fold(match[0].strip("\".!?¿¡'"))),
+            re.sub(r"['\u2019]s?$", "", fold(match[0].strip("\".!?¿¡'")).lstrip("#")),
             match[0].startswith('"'),
             match[0].startswith('"') and text[: match.start()].endswith("(") and text.startswith(")", match.end()),
             *match.span(),
@@ -488,6 +505,17 @@ def _press_named(view: PageView, text: str, written: Sequence[Control]) -> list[
             if (rest := _after_verb(one, tokens, things if one.row else meant)) is not None
         ]  # fmt: skip
         buttons = [(one, rest) for one, rest in buttons if last and one.places[:1] == last] or buttons
+    said = [token for token in tokens if token.plain not in _FILLERS]
+    if (
+        not buttons
+        and len(said) == 1
+        and written
+        and any(_does(said[0].plain, one) for one in ("save", "send", "apply"))
+    ):
+        # "Set the city to Rome and save": the button beside the field that was filled.
+        near = [one for one in view.visible if one.role == "button" and not one.row and _is_beside(written[-1], one)]
+        near = [one for one in near if _does(said[0].plain, (_content(one.name) or [""])[0])]
+        return [Act("press", near[0])] if len(near) == 1 else None
     for button, rest in buttons:
         name = _content(button.name)
         left = [
@@ -504,12 +532,20 @@ def _press_named(view: PageView, text: str, written: Sequence[Control]) -> list[
         unexplained = _left_over(left, [*name, *_place_words(button), *_content(" ".join(button.columns)), *headings])
         # Only the very words tell one row from another.
         strange = [token for token in left if not unexplained and _only_alike(token, button, headings)]
+        told = [token for token in rest if token.plain not in _FILLERS and _says_row([token], button)]
+        alike = [one for one, _ in buttons if one is not button and one.name == button.name]
+        if told and not any(all(_says_row([token], one) for token in told) for one in alike):
+            strange = []  # other words already say which row
         if not unexplained and not strange and (not button.row or _says_row(rest, button)):
             found.append([*amount, Act("press", button)])
         elif unexplained and button.row and not strange and _says_row(rest, button) and not button.sends:
             # "Book the attic from May 2 to May 4": what is asked for all rows stands outside of them.
             known = [*name, *_row_words(button), *headings]
-            fields = [one for one in view.visible if not one.row and _is_given(one, view, "set")]
+            sent = {(one.frame, one.form) for one in view.visible if one.sends and one.form >= 0}
+            fields = [
+                one for one in view.visible
+                if not one.row and _is_given(one, view, "set") and (one.frame, one.form) not in sent
+            ]  # fmt: skip
             others = [token for token in left if not _says_row([token], button)]
             acts = _Filling(text, others, fields, known, things=things, sure=True).read() if fields else None
             if acts:
@@ -847,6 +883,81 @@ def _open_and_fill(view: PageView, text: str) -> list[Act] | None:
     return found[0] if len(found) == 1 else None
 
 
+# What has to be opened before the rest can be found: "create a folder called Taxes", "rename notes.md to ideas.md"
+
+_BEGINS = frozenset("new create add invite compose write nuevo nueva crear anadir agregar invitar redactar".split())
+_CHANGES = frozenset("edit rename reply respond comment editar renombrar responder contestar comentar".split())
+_ITEMS = _BEGINS | _CHANGES | frozenset("share assign move cambiar change compartir asignar mover".split())
+"""What an item of a menu cannot do before it has asked for something."""
+_COMPOSES = frozenset("compose write redactar escribir".split())
+_CONTAINERS = frozenset("column section list group columna seccion lista grupo".split())
+
+
+def find_beginning(view: PageView, clause: Clause) -> list[Act]:
+    """The press that a clause has to begin with, where the page asks for the rest only then; none where that is unsure.
+
+    It is called what the verb says and opens a dialog, or what it does needs words that it has no field for.
+    """
+    tokens = _tokens(_spell_out(clause))
+    for pool in (view, view.reachable):
+        things, found = _thing_words(pool), []
+        for one in pool.visible:
+            said = [token for token in tokens if token.plain not in _FILLERS]
+            rest = _after_verb(replace(one, opens=False), tokens, things)
+            if rest is None or one.sends or one.disabled or has_consequences(one.name) or not _asks_more(one):
+                continue
+            known = [*_content(one.name), *_row_words(one), *_place_words(one)]
+            if (not one.row or _says_row(rest, one)) and _left_over(said[1:], known):
+                found.append(one)
+        places = [{*_content(text)} for one in found for texts in one.places for text in texts]
+        words = [_stem(token.plain) for token in tokens]
+        named = [
+            one for one in found
+            if any(_content(text) and all(_stem(word) in words for word in _content(text)) and {*_content(text)}
+                   in places for texts in one.places for text in texts)
+        ]  # fmt: skip
+        found = found if len(found) == 1 else named
+        if len(found) == 1:
+            return open_first(view, [Act("open", found[0])])
+    return []
+
+
+def _asks_more(control: Control) -> bool:
+    """Whether a button only opens something that asks for more."""
+    name = _content(control.name)
+    if control.role == "menuitem":
+        return bool({*name[:1]} & _ITEMS) or control.name.rstrip(" .").endswith("\u2026")
+    if control.name.rstrip().endswith(("\u2026", "...")) or (control.opens and not control.menu):
+        return bool(name)
+    begins = _CHANGES if control.row else _BEGINS  # "Add" in the row of a product adds it at once
+    alone = control.row or {*name} & _COMPOSES
+    return len(name) > (not alone) and bool({*name[:1]} & begins)
+
+
+def fill_opened(view: PageView, before: PageView, opener: Control, clause: Clause) -> Plan:
+    """What a clause means in what its beginning has opened: values for the fields there, and the button."""
+    text = _RENAME.sub(r"set the name of \1 \2", _spell_out(clause))
+    known = Counter(_identity(one) for one in before.visible)
+    fresh = list[Control]()
+    for one in view.visible:
+        known[_identity(one)] -= 1
+        if known[_identity(one)] < 0:
+            fresh.append(replace(one, row=()))
+    around = [opener.name, *opener.row, *(text for texts in opener.places for text in texts), *_CONTAINERS]
+    opened = PageView(fresh, (), [*view.headings, *around])
+    buttons = [
+        one for one in fresh if one.role == "button" and not one.opens and not _NEVER & {*_content(one.name)[:1]}
+    ]
+    buttons = [one for one in buttons if one.sends] or buttons
+    tokens = _split_verb(_tokens(text))[1]
+    found = [acts for one in buttons if (acts := _fill_form(opened, fresh, one, text, tokens)) is not None]
+    return found[0] if len(found) == 1 else Doubt("several" if found else "words", clause.text)
+
+
+def _identity(control: Control) -> tuple[object, ...]:
+    return control.frame, control.role, control.name, tuple(control.row), tuple(map(tuple, control.places))
+
+
 class _Filling:
     """One reading of words as values of fields, options and boxes. ``off`` takes the marks of boxes away.
 
@@ -890,7 +1001,9 @@ class _Filling:
         )
         if not ok or _left_over(self._tokens, [*self._known, *self._explained], self._things | _UNITS):
             return None
-        return [self._acts[key] for key in sorted(self._acts)]
+        acts = [self._acts[key] for key in sorted(self._acts)]
+        # What may turn out not to take its value comes first: then nothing else is done.
+        return sorted(acts, key=lambda act: not (act.kind == "write" and act.control.role == "combobox"))
 
     def _put(self, act: Act | Doubt) -> bool:
         if isinstance(act, Doubt) or (act.control.frame, act.control.index) in self._acts:
@@ -926,9 +1039,17 @@ class _Filling:
                 return False
         times = [span for span in spans if span.kind == "time" and isinstance(span.value, time)]
         clocks = [one for one in self._fields if one.kind == "time"]
-        if len(times) == 1 and len(clocks) == 1:
-            self._drop(times[0].start, times[0].end)
-            return self._put(Act("write", clocks[0], (times[0].value.strftime("%H:%M"),)))
+        for span in times if clocks else ():
+            fitting = clocks
+            if len(clocks) > 1 or len(times) > 1:
+                # "It starts at 18:00 and ends at 19:00": the nearest word before that is one of these tells which.
+                before = [token.plain for token in _tokens(self._text[: span.start])][-_NEAR_WORDS:]
+                sides = [side for word in reversed(before) for side in _EDGES if word in side][:1]
+                fitting = [one for one in clocks for side in sides if side & {*re.findall(r"\w+", fold(one.name))}]
+                self._explained += [word for side in sides for word in side]
+            self._drop(span.start, span.end)
+            if len(fitting) != 1 or not self._put(Act("write", fitting[0], (span.value.strftime("%H:%M"),))):
+                return False
         return True
 
     def _name_dates(self, dates: Sequence[Span], fields: Sequence[Control]) -> list[Control]:
@@ -953,9 +1074,11 @@ class _Filling:
             named = [one for one in texts if self._is_free(one) and not token.quoted and self._announces(token, one)]
             value = self._value_after(index, texts) if named else []
             if value and len(named) > 1:
+                named = self._at_place(named) or named
+            if value and len(named) > 1:
                 # "Phone number 600": the next word tells which.
                 after = self._tokens[index + 1].plain
-                named = [one for one in named if _is_any(after, _content(one.name))]
+                named = named if len(named) == 1 else [one for one in named if _is_any(after, _content(one.name))]
                 if len(named) != 1:
                     return False
             if value and named and self._sure and named[0].is_free and not value[0].quoted:
@@ -988,6 +1111,13 @@ class _Filling:
                     return self._put(fit(users[0], after_it.text))
         return True
 
+    def _at_place(self, fields: Sequence[Control]) -> list[Control]:
+        """Those of several fields whose place is said, and is that of no other: "the brightness of the kitchen"."""
+        words = [{_stem(word) for word in _place_words(one)} for one in fields]
+        said = {_stem(token.plain) for token in self._tokens if not token.quoted}
+        others = [set[str]().union(*(each for each in words if each is not own)) for own in words]
+        return [one for one, own, rest in zip(fields, words, others, strict=True) if said & (own - rest)]
+
     def _announces(self, token: _Token, field: Control) -> bool:
         name = re.findall(r"\w+", fold(strip_purpose(field.name)))
         if token.plain in _NAMELESS:
@@ -996,6 +1126,8 @@ class _Filling:
             return token.plain not in _FILLERS and _is_any(token.plain, _content(field.name))
         for before, names in _ANNOUNCED:
             named = re.match(r"[\"\d]|[^\W\d_a-z]|\S+@", self._text[token.end :].lstrip())
+            if re.search(r"\b(?:up|close|next|out)\s+$", self._text[: token.start], re.IGNORECASE):
+                continue  # "up to 1000"
             if token.plain in ("a", "de") and named is None:
                 continue  # an article, or "date of return"
             if token.plain in before and names & {*name} and (token.plain not in _FILLERS or len(name) < 4):
@@ -1040,8 +1172,10 @@ class _Filling:
             if not value and token.plain in _FILLERS:
                 break
             value.append(token)
-            if not token.quoted and len(value) == 1 and re.fullmatch(r"[\d.,]+%?", token.text):
-                break
+            if not token.quoted and re.fullmatch(r"[\d.,]+%?", value[0].text):
+                following = next((one for one in self._tokens if one.start > token.start), token)
+                if not (token.plain.isdigit() and following.plain.isdigit() and following.start == token.end + 1):
+                    break  # "600 100 200" is one number
         return value
 
     def _take_options(self) -> bool:
@@ -1109,12 +1243,19 @@ class _Filling:
         words, found = [word for word in _content(name) if not (field.is_box and word in _INCLUDED | _NAMELESS)], []
         for word in words:
             said = [token for token in self._tokens if not token.quoted and token.plain not in _FILLERS]
-            token = next((one for one in said if one not in found and _alike(one.plain, word)), None)
-            if token is None or word.isdigit():
+            fitting = _reads if field.role == "list" else _alike
+            token = next((one for one in said if one not in found and fitting(one.plain, word)), None)
+            if token is None or word.isdigit() or (not _same(token.plain, word) and self._names_another(token, field)):
                 return []
             found.append(token)
         # The word for the list itself chooses nothing in it.
         return [] if field.role == "list" and all(_is_any(word, _content(field.name)) for word in words) else found
+
+    def _names_another(self, token: _Token, field: Control) -> bool:
+        """Whether a word is that of another field or a heading, to the letter: "forma de pago" chooses no "Pagadas"."""
+        others = [one for one in self._fields if one is not field and one.name != field.name]
+        words = [word for one in others for word in (*_content(one.name), *_group_words(one))]
+        return any(_same(token.plain, word) for word in (*words, *self._known))
 
     def _take_spans(self, spans: Sequence[Span]) -> bool:
         """Addresses, amounts, and numbers of something."""
@@ -1134,12 +1275,16 @@ class _Filling:
                 ]  # fmt: skip
                 value = f"{span.value:g}" if span.value == int(span.value) else f"{span.value:.2f}"
             elif span.kind == "number":
-                after = next((token.plain for token in self._tokens if token.start >= span.end), "")
-                fields = [
-                    one for one in self._fields
-                    if one.role in ("spinbutton", "list") and self._is_free(one)
-                    and after and _is_any(after, _content(one.name))
-                ]  # fmt: skip
+                ends = [one.start for one in spans if one.start >= span.end and one.kind == "number"]
+                after = [
+                    token for token in self._tokens if span.end <= token.start < min(ends, default=len(self._text))
+                ]
+                after = [token for token in after if token.plain not in _FILLERS]
+                counters = [one for one in self._fields if one.role in ("spinbutton", "list") and self._is_free(one)]
+                fields = [one for one in counters if after and _is_any(after[0].plain, _content(one.name))]
+                # "Two tickets for adults": what the page is about may stand between a number and whose it is.
+                if not fields and len(after) > 1 and any(_same(after[0].plain, word) for word in self._known):
+                    fields = [one for one in counters if _is_any(after[1].plain, _content(one.name))]
                 value = f"{span.value:g}"
             elif span.kind == "quote":
                 continue
@@ -1180,14 +1325,23 @@ class _Filling:
         )
 
 
+_NEAR_WORDS = 3
+_EDGES = tuple(
+    frozenset(line.split())
+    for line in (
+        "from start starts starting begin begins beginning opens desde inicio empieza comienza abre comienzo",
+        "until till to end ends ending closes hasta fin final termina acaba cierra",
+    )
+)
+"""Words for the beginning and the end of a time, beside one and in the name of its field."""
 _WRITTEN = ("textbox", "searchbox", "combobox", "slider", "spinbutton")
 _CALLED = frozenset(
-    "called named titled saying says entitled llamado llamada titulado titulada diciendo diga dice".split()
+    "called named titled saying says entitled llamado llamada llame llama titulado titulada diciendo diga dice".split()
 )
 _INCLUDED = frozenset("included allowed available incluido incluida permitidos permitidas".split())
 _NAMELESS = frozenset("new add enter your nuevo nueva anadir tu select choose".split())
 """Words in the names of fields that say nothing of which."""
-_GIVING = frozenset("is es to at a al en como as should be".split())
+_GIVING = frozenset("is are es son seria sera to at a al en como as should be".split())
 """Words between the name of something and its value."""
 _BEFORE_VALUE = frozenset("number it down up numero".split()) | _GIVING | _CALLED
 _ANNOUNCED = [
@@ -1198,7 +1352,7 @@ _ANNOUNCED = [
 from de desde: from desde origin origen salida company organisation organization empresa
 to a hasta hacia: to hasta destination destino recipient payee beneficiary destinatario beneficiario
 in en: city ciudad location ubicacion place lugar
-called named titled entitled llamado llamada titulado titulada: name title nombre titulo
+called named titled entitled llamado llamada llame llama titulado titulada: name title nombre titulo
 saying says diciendo diga dice: message body text comment mensaje texto comentario cuerpo
 about: subject asunto
 """.strip().splitlines()
