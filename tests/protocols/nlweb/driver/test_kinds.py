@@ -658,3 +658,99 @@ def test_what_was_pressed_is_not_pressed_again_where_the_answer_to_what_it_asks_
     done, after = run(page, "click Archive box")
     assert not done.complete
     assert after == "1"
+
+
+FILES = """<div role=toolbar><button onclick="ask('New folder', 'Folder name', 'Create')">New folder</button>
+<button disabled id=arch onclick="note('archived ' + [...document.querySelectorAll('input:checked')].map(one =>
+one.closest('tr').querySelector('b').textContent))">Archive</button></div><table>"""
+FILES += "".join(
+    f"""<tr><td><input type=checkbox aria-label=Select onchange="arch.disabled = false"><b>{name}</b></td><td><button
+aria-label="More actions" aria-haspopup=menu aria-expanded=false onclick="nextElementSibling.hidden = false">…</button>
+<div role=menu hidden><div role=menuitem onclick="ask('Rename {name}', 'New name', 'Save')">Rename</div>
+<div role=menuitem onclick="ask('Share {name}', 'Their e-mail', 'Share')">Share</div></div></td></tr>"""
+    for name in ("budget.xlsx", "notes.md")
+)
+FILES += """</table><div id=v></div><script>const ask = (title, label, button) => {
+v.innerHTML = `<div role=dialog aria-modal=true aria-label="${title}"><form k="${title}" onsubmit="
+note(this.getAttribute('k') + ': ' + this.querySelector('input').value); v.innerHTML = ''; return false">
+<label>${label} <input required></label><button>${button}</button><button type=button onclick="v.innerHTML =
+''">Cancel</button></form></div>` }</script>"""
+
+
+@pytest.mark.parametrize(
+    ("sentence", "after"),
+    [
+        ("create a folder called Taxes", "New folder: Taxes"),
+        ("make a new folder named Taxes 2027", "New folder: Taxes 2027"),
+        ("rename notes.md to ideas.md", "Rename notes.md: ideas.md"),
+        ("cambia el nombre de notes.md a ideas.md", "Rename notes.md: ideas.md"),
+        ("share notes.md with ana@example.org", "Share notes.md: ana@example.org"),
+        ("archive budget.xlsx", "archived budget.xlsx"),
+    ],
+)
+def test_what_asks_for_more_is_opened_and_filled_in(run: Any, sentence: str, after: str) -> None:
+    done, title = run(FILES.replace("</script>", f"</script>{NOTE}"), sentence)
+    assert (done.complete, title) == (True, after), done
+
+
+@pytest.mark.parametrize("sentence", ["share notes.md", "create a folder", "rename notes.md"])
+def test_what_only_asked_for_more_is_not_done(run: Any, sentence: str) -> None:
+    done, title = run(FILES + NOTE, sentence)
+    assert not done.complete
+    assert title == ""
+
+
+def test_what_was_opened_in_vain_is_left_and_what_acts_at_once_is_told(run: Any) -> None:
+    done, title = run(FILES + NOTE + "<script>setInterval(() => document.title = v.children.length, 20)</script>",
+                      "create a folder called Taxes for the accountant of 2027 with a lock")  # fmt: skip
+    assert (done.complete, done.done, title) == (False, [], "0")
+    told: list[str] = []
+    done, title = run(
+        f"<button onclick='note(1)'>Add item</button>{NOTE}", "add an item called Chair", tell=told.append
+    )
+    assert (done.complete, done.done, title) == (False, ["click button 'Add item'"], "1")
+    assert "Add item" in told[0], "that the rest is looked for afterwards is said before"
+
+
+ASKED = """<h1>Invoices</h1><h2>Forma de pago</h2><label>Estado <select
+onchange="note(value)"><option>Todas<option>Pagadas
+</select></label><label><input type=radio onchange="note('card')"> Tarjeta</label>
+<label>Deliver to <input role=combobox aria-autocomplete=list oninput="note('typed')"></label>
+<label>Most <input type=number aria-label="Maximum price" oninput="note('most ' + value)"></label>
+<section aria-label=Kitchen><label>Light <input type=range max=100 onchange="note('kitchen ' + value)"></label>
+</section>
+<section aria-label=Hall><label>Light <input type=range max=100 onchange="note('hall ' + value)"></label></section>
+<fieldset><legend>Quiet hours</legend><label>From <input type=time onchange="note(value)"></label>
+<label>Until <input type=time onchange="note(value)"></label></fieldset>
+<article aria-label="Answer by Pedro"><p>Yes</p><button onclick="note('voted')">Like</button></article>
+<article aria-label="Answer by Nuria"><p>No</p><button onclick="this.after(Object.assign(
+document.createElement('textarea'), {ariaLabel: 'Your answer'}))">Reply</button></article>
+<form onsubmit="note('posted'); return false"><label>Write <textarea></textarea></label><button>Post</button></form>
+<button onclick="w.textContent = 'Elige tantas butacas como entradas.'">Comprar</button><div id=w role=alert></div>
+<div><label>City <input onchange="note(value)"></label><button onclick="note('saved')">Save changes</button></div>
+<div style="position:relative"><button onclick="note('covered')">Wide button</button><i style="position:absolute;left:0;
+top:0;width:60px;height:40px"></i></div>""" + NOTE  # fmt: skip
+
+
+@pytest.mark.parametrize(
+    ("sentence", "after"),
+    [
+        ("cambia la forma de pago a tarjeta", "card"),
+        ("show those up to $1000", None),
+        ("show a maximum price of up to $1000", None),
+        ("pon el light del hall a 70", "hall 70"),
+        ("my quiet hours should be from 21:00 until 06:30", "21:00; 06:30"),
+        ("like the answer by Pedro", "voted"),
+        ('reply to Nuria: "Which river?"', ""),
+        ("pulsa Comprar", ""),
+        ("set the city to Rome and save", "Rome; saved"),
+        ("click Wide button", "covered"),
+    ],
+)
+def test_what_is_said_is_told_from_what_is_like_it(run: Any, sentence: str, after: str | None) -> None:
+    done, title = run(ASKED, sentence)
+    if after is None:
+        assert "typed" not in title, "up to is not to"
+        return
+    assert title == after, done
+    assert done.complete is bool(after)

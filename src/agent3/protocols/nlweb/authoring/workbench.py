@@ -147,12 +147,13 @@ async def drive_page(
     profile: LocalProfile | None = None,
     helper: Helper | None = None,
     uploads: Path | None = None,
+    tell: Callable[[str], None] | None = None,
 ) -> tuple[Driven, dict[str, str]]:
     """Do on an unknown page what a sentence says; also where that led: the address, title and text of the page.
 
     Where a sentence of one clause names nothing on the page, the question also tells what the page's forms would need.
     ``confirm`` is told of what has consequences before it is done, and may raise. ``uploads`` is the folder that files
-    may come from.
+    may come from. ``tell`` is told what has to be done before the rest can be looked for.
     """
     profile = profile or LocalProfile()
     interface = _site_of_page(url)
@@ -160,7 +161,7 @@ async def drive_page(
     await _require_reachable(interface)
     state = await profile.load_state(interface)
     async with _open_page(interface, url, headless=headless, state=state, uploads=uploads) as session:
-        result = await drive_session(session, sentence, confirm=confirm, helper=helper)
+        result = await drive_session(session, sentence, confirm=confirm, helper=helper, tell=tell)
         page = session.page
         await _settle(page)
         text = await page.locator("body").inner_text(timeout=_QUIET_MS)
@@ -168,7 +169,14 @@ async def drive_page(
         return result, {"url": page.url, "title": await page.title(), "text": text}
 
 
-async def drive_session(session: Session, sentence: str, *, confirm: Confirm, helper: Helper | None = None) -> Driven:
+async def drive_session(
+    session: Session,
+    sentence: str,
+    *,
+    confirm: Confirm,
+    helper: Helper | None = None,
+    tell: Callable[[str], None] | None = None,
+) -> Driven:
     """As ``drive_page``, on the page that a session has open.
 
     With a ``helper``, what a model did for such a sentence before is done again without it; and where the rules find
@@ -184,6 +192,7 @@ async def drive_session(session: Session, sentence: str, *, confirm: Confirm, he
             confirm=confirm,
             unblock=lambda: consent_banners.clear_banner(session.ctx),
             uploads=session.ctx.uploads,
+            tell=tell,
         )
     finally:
         session.ctx.answer = answer

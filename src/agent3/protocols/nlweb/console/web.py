@@ -350,6 +350,7 @@ def _drive(url: str, sentence: str, options: DatabaseOptions, *, headed: bool, y
                 confirm=lambda what: _confirm(what, yes),
                 helper=helper,
                 uploads=Path.cwd(),
+                tell=lambda what: print_note(f"  {what}"),
             )
 
     result, page = asyncio.run(work())

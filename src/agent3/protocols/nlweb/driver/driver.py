@@ -20,7 +20,7 @@ from agent3.protocols.nlweb.browser.sdk import playwright
 from agent3.protocols.nlweb.driver.page_plans import Act, Doubt, Plan, Why, describe, plan, plan_all
 from agent3.protocols.nlweb.driver.page_view import Control, PageView, look
 from agent3.protocols.nlweb.driver.sentences import Clause, parse_sentence, quote_names
-from agent3.protocols.nlweb.driver.wishes import fill_opened, find_beginning, find_menu, split_wish, wish
+from agent3.protocols.nlweb.driver.wishes import fill_opened, find_beginning, find_fresh, find_menu, split_wish, wish
 from agent3.protocols.nlweb.steps.actions import inside
 from agent3.sentences import find_prohibition
 from agent3.sentences.consequences import CONSEQUENTIAL, GRAVE, find_new, has_consequences
@@ -84,6 +84,7 @@ async def drive(
     confirm: Confirm | None = None,
     unblock: Callable[[], Awaitable[object]] | None = None,
     uploads: Path | None = None,
+    tell: Callable[[str], None] | None = None,
 ) -> Driven:
     """Do on the page what the sentence says.
 
@@ -91,7 +92,8 @@ async def drive(
     this page. ``confirm`` is told of each press that has consequences, with what the form holds, and of what the page
     itself asks before it goes on; it may raise. ``unblock`` puts away what stands before the page, such as a banner
     about cookies; what it returns says whether something did. Dialogs of the page are answered here while it runs.
-    ``uploads`` is the folder that files may come from; without it, none are uploaded.
+    ``uploads`` is the folder that files may come from; without it, none are uploaded. ``tell`` is told first where a
+    part can only be looked for after another one was done.
     """
     if len(sentence) > LONGEST:
         spanish = detect_language(sentence[:LONGEST]) == "es"
@@ -99,7 +101,7 @@ async def drive(
         return Driven([], [sentence[:60]], told if spanish else f"Nothing was done: use at most {LONGEST} characters.")
     until = asyncio.get_running_loop().time() + _YOUNG_SECONDS
     while True:
-        operator, view = _Operator(page, confirm, uploads), await look(page)
+        operator, view = _Operator(page, confirm, uploads, tell), await look(page)
         driven = await _drive_from(operator, view, page, sentence, unblock)
         # What was not found may be on its way, where the page has only just been opened.
         if operator.used or driven.complete or not await operator.grows(view, until):
@@ -176,6 +178,8 @@ async def _drive(
             return _stop(operator, clauses, plans, doubtful, language)
         acts, last = plans[0], clauses[0]
         assert isinstance(acts, list)
+        if doubtful is not None:
+            operator.tell_first(acts, clauses[doubtful])
         if not operator.done:
             await operator.foretell(view, plans)
         doubt = await operator.perform(view, acts, clauses)
@@ -273,7 +277,10 @@ def _begins(view: PageView, control: Control, *, following: Clause) -> bool:
 class _Operator:
     """The one place that acts on a page for a sentence; every act is bounded in time, and looked at afterwards."""
 
-    def __init__(self, page: Page, confirm: Confirm | None, uploads: Path | None):
+    def __init__(
+        self, page: Page, confirm: Confirm | None, uploads: Path | None, tell: Callable[[str], None] | None = None
+    ):
+        self._tell = tell
         self.done: list[str] = []
         self.used: list[Control] = []
         self.seen: list[str] = []
@@ -465,10 +472,18 @@ class _Operator:
         """What was opened has served: the next part of the sentence may need another one."""
         self._menu = None
 
+    def tell_first(self, acts: Sequence[Act], clause: Clause) -> None:
+        """Say, before anything is done, what has to be done before a clause can be looked for."""
+        if self._tell is not None and not self.done and acts:
+            spanish = detect_language(clause.text) == "es"
+            after = "solo después se puede buscar" if spanish else "only then this can be looked for"
+            self._tell(f"{describe(acts[-1], 'es' if spanish else 'en')}: {after}: “{clause.text}”")
+
     async def begin(self, view: PageView, clause: Clause) -> bool:
         """Whether something was opened that a clause has to begin with, to look there for the rest of it."""
         if self.begun is not None or not (acts := find_beginning(view, clause)):
             return False
+        self.tell_first(acts, clause)
         for act in acts:
             with suppress(playwright().Error):
                 await (await self._find_again(view, act.control)).click(timeout=_ACT_MS)
@@ -483,16 +498,18 @@ class _Operator:
         before, opener = self.begun
         self.begun = None
         with suppress(playwright().Error):
-            now = await look(self._page)
-            known = [one.name for one in before.visible]
-            away = [one for one in now.visible if one.role == "button" and one.name not in known and _backs(one)]
+            view = await look(self._page)
+            opened = find_fresh(view, before)
+            away = [one for one in opened if one.role == "button" and _backs(one)]
             if len(away) == 1:
-                await (await now.element(away[0])).click(timeout=_ACT_MS)
+                await (await view.element(away[0])).click(timeout=_ACT_MS)
             else:
                 await self._page.keyboard.press("Escape")
             await self.settle()
-            if [one.name for one in (await look(self._page)).visible] == known:
-                return
+            if any(one.is_field for one in opened):
+                left = find_fresh(await look(self._page), before)
+                if not any(one.is_field for one in left):
+                    return
         self.done.append(describe(Act("press", opener)))
 
     async def close_menu(self) -> None:

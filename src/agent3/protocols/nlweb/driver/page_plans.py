@@ -14,7 +14,7 @@ from typing import Literal, TypeVar
 
 from agent3.protocols.nlweb.driver.page_view import DAYS, Control, PageView
 from agent3.protocols.nlweb.driver.sentences import Clause, Target, read_targets, strip_article
-from agent3.sentences.lexicon import Language, fold
+from agent3.sentences.lexicon import Language, base_forms, fold
 from agent3.sentences.spans import find_spans
 
 __all__ = [
@@ -380,6 +380,9 @@ def _write(view: PageView, clause: Clause) -> Plan:
         if not isinstance(whole, Doubt):
             said = set(_words(whole[0].values[0]))
             others = [control for control in _fields(view) if control is not whole[0].control]
+            buttons = {word for one in view.visible if one.role == "button" for word in _words(one.name)[:1]}
+            if any(buttons & {*base_forms(word)} for part in parts[1:] for word in _words(part)[:1]):
+                return acts  # "Rome and save"
             if not any(said & set(_words(control.name)) for control in others):
                 return whole
     return acts

@@ -68,7 +68,7 @@ _LEAD = re.compile(
 _COURTESY = re.compile(
     r"^[¿¡\s]*(?:(?:hi|hello|hey|ok|okay|please|hola|oye|por favor)[,!]?\s+)*"
     r"(?:(?:can|could|would|will) you\s+(?:please\s+)?"
-    r"|i(?:['\u2019]d| would) (?:like|love)\s+(?:you )?(?:to\s+)?|i (?:want|need)\s+(?:you )?(?:to\s+)?"
+    r"|(?:i|we)(?:['\u2019]d| would) (?:like|love)\s+(?:you )?(?:to\s+)?|(?:i|we) (?:want|need)\s+(?:you )?(?:to\s+)?"
     r"|(?:me |nos )?(?:puedes|podr[ií]as|puede|podr[ií]a)\s+|(?:quiero|quisiera|necesito|me gustar[ií]a)\s+)?",
     re.IGNORECASE,
 )

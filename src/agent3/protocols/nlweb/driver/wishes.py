@@ -21,11 +21,11 @@ from agent3.sentences.consequences import has_consequences
 from agent3.sentences.lexicon import BROAD, base_forms, fold, is_action, meanings, to_concepts
 from agent3.sentences.spans import Span, find_spans
 
-__all__ = ["fill_opened", "find_beginning", "find_menu", "split_wish", "wish"]
+__all__ = ["fill_opened", "find_beginning", "find_fresh", "find_menu", "split_wish", "wish"]
 
 _FILLERS = frozenset(
     "a an the this that these those my your our its of for from to in on at into onto by with as is are be only please"
-    " now me us i we want would like need should must and it them about just per by"
+    " now me us i we want would need should must and it them about just per by"
     " un una unos unas el la los las lo le les este esta mi mis tu su de del al a en para por con como que y me nos"
     " quiero quisiera necesito favor ahora ser es son sobre solo debe tiene tenga tengan sea seria sera haya se son"
     " have has".split()
@@ -333,6 +333,7 @@ _PHRASES = [
     )
 ]
 """Verbs of several words."""
+_CHANGE_NAME = re.compile(r"^(?:change|cambia) (?:the |el )?(?:name|nombre) (?:of|de) ", re.IGNORECASE)
 _RENAME = re.compile(r"^(?:rename|renombra) (.+?) (to|as|a|como)\b", re.IGNORECASE)
 
 
@@ -544,7 +545,8 @@ def _press_named(view: PageView, text: str, written: Sequence[Control]) -> list[
             sent = {(one.frame, one.form) for one in view.visible if one.sends and one.form >= 0}
             fields = [
                 one for one in view.visible
-                if not one.row and _is_given(one, view, "set") and (one.frame, one.form) not in sent
+                if not one.row and not one.is_free and one.role != "combobox" and _is_given(one, view, "set")
+                and (one.frame, one.form) not in sent
             ]  # fmt: skip
             others = [token for token in left if not _says_row([token], button)]
             acts = _Filling(text, others, fields, known, things=things, sure=True).read() if fields else None
@@ -898,8 +900,9 @@ def find_beginning(view: PageView, clause: Clause) -> list[Act]:
 
     It is called what the verb says and opens a dialog, or what it does needs words that it has no field for.
     """
-    tokens = _tokens(_spell_out(clause))
-    for pool in (view, view.reachable):
+    text = _spell_out(clause)
+    texts = dict.fromkeys((text, _CHANGE_NAME.sub("rename ", text)))
+    for tokens, pool in ((_tokens(one), pool) for one in texts for pool in (view, view.reachable)):
         things, found = _thing_words(pool), []
         for one in pool.visible:
             said = [token for token in tokens if token.plain not in _FILLERS]
@@ -937,12 +940,7 @@ def _asks_more(control: Control) -> bool:
 def fill_opened(view: PageView, before: PageView, opener: Control, clause: Clause) -> Plan:
     """What a clause means in what its beginning has opened: values for the fields there, and the button."""
     text = _RENAME.sub(r"set the name of \1 \2", _spell_out(clause))
-    known = Counter(_identity(one) for one in before.visible)
-    fresh = list[Control]()
-    for one in view.visible:
-        known[_identity(one)] -= 1
-        if known[_identity(one)] < 0:
-            fresh.append(replace(one, row=()))
+    fresh = [replace(one, row=()) for one in find_fresh(view, before)]
     around = [opener.name, *opener.row, *(text for texts in opener.places for text in texts), *_CONTAINERS]
     opened = PageView(fresh, (), [*view.headings, *around])
     buttons = [
@@ -952,6 +950,16 @@ def fill_opened(view: PageView, before: PageView, opener: Control, clause: Claus
     tokens = _split_verb(_tokens(text))[1]
     found = [acts for one in buttons if (acts := _fill_form(opened, fresh, one, text, tokens)) is not None]
     return found[0] if len(found) == 1 else Doubt("several" if found else "words", clause.text)
+
+
+def find_fresh(view: PageView, before: PageView) -> list[Control]:
+    """What is on a page now and was not before."""
+    known, fresh = Counter(_identity(one) for one in before.visible), []
+    for one in view.visible:
+        known[_identity(one)] -= 1
+        if known[_identity(one)] < 0:
+            fresh.append(one)
+    return fresh
 
 
 def _identity(control: Control) -> tuple[object, ...]:
@@ -1267,6 +1275,8 @@ class _Filling:
                 continue
             if span.kind == "email":
                 fields = [one for one in self._fields if one.kind == "email" and self._is_free(one)]
+                fields = fields or [one for one in self._fields if self._is_free(one) and one.is_free
+                                    and {"email", "mail", "correo"} & {*_content(one.name)}]  # fmt: skip
                 value = str(span.value)
             elif span.kind == "money":
                 fields = [
