@@ -515,7 +515,7 @@ def _press_named(view: PageView, text: str, written: Sequence[Control]) -> list[
     ):
         # "Set the city to Rome and save": the button beside the field that was filled.
         near = [one for one in view.visible if one.role == "button" and not one.row and _is_beside(written[-1], one)]
-        near = [one for one in near if _does(said[0].plain, (_content(one.name) or [""])[0])]
+        near = [one for one in near if _does(verb[0], (_content(one.name) or [""])[0])]
         return [Act("press", near[0])] if len(near) == 1 else None
     for button, rest in buttons:
         name = _content(button.name)
