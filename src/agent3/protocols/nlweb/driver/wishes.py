@@ -506,16 +506,11 @@ def _press_named(view: PageView, text: str, written: Sequence[Control]) -> list[
             if (rest := _after_verb(one, tokens, things if one.row else meant)) is not None
         ]  # fmt: skip
         buttons = [(one, rest) for one, rest in buttons if last and one.places[:1] == last] or buttons
-    said = [token for token in tokens if token.plain not in _FILLERS]
-    if (
-        not buttons
-        and len(said) == 1
-        and written
-        and any(_does(said[0].plain, one) for one in ("save", "send", "apply"))
-    ):
+    only = [token.plain for token in tokens if token.plain not in _FILLERS]
+    if not buttons and len(only) == 1 and written and any(_does(only[0], one) for one in ("save", "send", "apply")):
         # "Set the city to Rome and save": the button beside the field that was filled.
         near = [one for one in view.visible if one.role == "button" and not one.row and _is_beside(written[-1], one)]
-        near = [one for one in near if _does(verb[0], (_content(one.name) or [""])[0])]
+        near = [one for one in near if _does(only[0], (_content(one.name) or [""])[0])]
         return [Act("press", near[0])] if len(near) == 1 else None
     for button, rest in buttons:
         name = _content(button.name)
