@@ -17,7 +17,7 @@ from datetime import UTC
 from email.utils import parsedate_to_datetime
 from functools import lru_cache
 from itertools import accumulate
-from typing import Any, Final, NoReturn, TypeAlias
+from typing import Any, Final, NoReturn, TypeAlias, TypeVar
 
 import msgspec
 from msgspec import UNSET, UnsetType
@@ -41,6 +41,7 @@ __all__ = [
     "SSEParser",
     "check_bytes",
     "decode",
+    "decode_large",
     "encode_event",
     "error",
     "error_of",
@@ -50,6 +51,7 @@ __all__ = [
     "parse",
     "parse_retry_after",
     "read_body",
+    "read_large",
     "request",
     "result",
     "result_raw",
@@ -61,6 +63,8 @@ INVALID_REQUEST: Final = -32600
 METHOD_NOT_FOUND: Final = -32601
 INVALID_PARAMS: Final = -32602
 INTERNAL_ERROR: Final = -32603
+
+T = TypeVar("T")
 
 Id: TypeAlias = str | int | None
 
@@ -190,9 +194,14 @@ def _decode_leniently(body: bytes) -> Any:
         return msgspec.json.decode(whole)
 
 
+async def read_large(body: bytes, read: Callable[[], T]) -> T:
+    """What is made of a body: of a large one in a thread, beside the event loop."""
+    return read() if len(body) <= _AT_ONCE else await asyncio.to_thread(read)
+
+
 async def decode_large(body: bytes, limits: Limits) -> Any:
-    """``decode`` for those who take megabytes: what is large is decoded in a thread, beside the event loop."""
-    return decode(body, limits) if len(body) <= _AT_ONCE else await asyncio.to_thread(decode, body, limits)
+    """``decode`` for those who take megabytes."""
+    return await read_large(body, lambda: decode(body, limits))
 
 
 def _refuse_duplicates(pairs: list[tuple[str, Any]]) -> dict[str, Any]:

@@ -12,12 +12,16 @@ from typing import Any
 import pytest
 
 from agent3 import jsonrpc
+from agent3.directory.meaning import encode_message
 from agent3.errors import Agent3Error
+from agent3.identity.secret_detection import holds_secret
 from agent3.model import Capability
 from agent3.observe import logs
 from agent3.protocols.mcp.client.answers import content_to_parts
+from agent3.protocols.nlweb.commands import join_follow_up
 from agent3.protocols.openapi.document import looks_like_openapi
 from agent3.schema import compile as compile_schema
+from agent3.schema.coercion import from_words
 from agent3.security.sanitize import clean_html, clean_text
 from agent3.security.sensitive import find_sensitive
 from agent3.sentences import find_refusal, free_text, read
@@ -102,6 +106,19 @@ def doubled(levels: int) -> dict[str, Any]:
     return {"$ref": "#/$defs/d0", "$defs": {**chain, f"d{levels}": {"type": "string"}}}
 
 
+def encode_without_model(text: str) -> None:
+    """A message up to where its vector is made, which takes a bounded number of characters."""
+    with suppress(NotImplementedError):
+        encode_message(NoModel(), text)
+
+
+class NoModel:
+    """Stands where an encoder would."""
+
+    def encode(self, texts: list[str]) -> Any:
+        raise NotImplementedError
+
+
 def repeating(many: int, word: str = "v") -> dict[str, Any]:
     return {
         "content": [{"type": "text", "text": f"{word}{at:07}"} for at in range(many)],
@@ -163,6 +180,22 @@ CASES: dict[str, tuple[Callable[[Any], Any], Callable[[int], Any], int]] = {
     "sensitive echoes": (lambda many: hide_echoes(many), int, 300),
     "sensitive message": (lambda many: hide_echoes(many, told=False), int, 300),
     "sensitive alternatives": (hide_alternatives, int, 300),
+    **{
+        f"meaning {piece!r}": (encode_without_model, partial(repeat, piece), 100_000)
+        for piece in ("a", "1", "a.", "a@", "@", "a/", "/", ".", "-", "1a-", "_", "http://")
+    },
+    **{
+        f"follow-up {piece!r}": (lambda text: join_follow_up(text, ["order a pizza"]), partial(repeat, piece), 20_000)
+        for piece in (" ", ", ", "instead ", "too. ", "and ")
+    },
+    **{
+        f"yes {piece!r}": (partial(from_words, {"type": "boolean"}), partial(repeat, piece), 20_000)
+        for piece in (" ", ", ")
+    },
+    **{
+        f"secret {piece!r}": (partial(holds_secret, "x"), partial(repeat, piece), 20_000)
+        for piece in ("a", "://", ":", "://a:", "aA1", "?a=")
+    },
     "log bearer": (logs.scrub, partial(repeat, "bearer "), 100_000),
     "log password": (logs.scrub, partial(repeat, "password="), 100_000),
     "log quote": (logs.scrub, partial(repeat, "secret='"), 100_000),

@@ -35,11 +35,13 @@ _FAR = 0.24
 not there, two of three questions show something at 0.15, and one of twenty at 0.24. Little is lost: of 177 right tools,
 4 were found at 0.15 by meaning alone. (Questions and tools of MetaTool.)"""
 _STEP = 1 / 127
+_MOST_SAID = 4_000
+"""Characters of a message that are looked at."""
 _SENTENCE = re.compile(r"(?<=[.!?])\s|\n")
 _THINGS = (
     (re.compile(r"https?://\S+|www\.\S+"), "a web address"),
-    (re.compile(r"[\w.+-]+@[\w-]+\.\w[\w.]*"), "an email address"),
-    (re.compile(r"(?<!\w)(?:[\w.~-]*/){2,}[\w.-]*"), "a file path"),
+    (re.compile(r"(?<![\w.+-])[\w.+-]++@[\w-]++\.\w[\w.]*"), "an email address"),
+    (re.compile(r"(?<![\w.~/-])(?:[\w.~-]*+/){2,}+[\w.-]*"), "a file path"),
     (re.compile(r"\b(?=\w*\d)(?=\w*[a-f])[0-9a-f-]{12,}\b"), "an id"),
 )
 
@@ -91,6 +93,7 @@ def _texts(agent: Agent, capability: Capability) -> tuple[str, str]:
 
 def encode_message(encoder: Encoder, text: str) -> NDArray[np.float32]:
     """The vector of what somebody asks for; addresses, paths and ids count as what they are."""
+    text = text[:_MOST_SAID]
     for pattern, kind in _THINGS:
         text = pattern.sub(kind, text)
     made: NDArray[np.float32] = np.asarray(encoder.encode([text[:1_000]]))[0].astype(np.float32)

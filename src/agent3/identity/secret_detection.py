@@ -57,7 +57,8 @@ _SWITCH = re.compile(
 """What may stand where a secret belongs: a switch, a file, an address."""
 _WORD = re.compile(r"|.{1,5}|[a-z]{1,7}" + _PLACE, re.DOTALL)
 """What may stand where a secret could: a short word too, such as ``oauth``."""
-LOGIN = re.compile(r"[A-Za-z][A-Za-z0-9+.-]*://[^\s/?#@]*:([^\s/@]+)@")
+_DEEPEST = 8
+LOGIN = re.compile(r"(?:(?<=[A-Za-z0-9+.-])|\A[A-Za-z][A-Za-z0-9+.-]*+)://[^\s/?#@:]*+:([^\s/@]++)@")
 """An address with a password in it."""
 _PARAMETER = re.compile(r"[?&]([^\s=&?#]+)=([^\s&#]+)")
 """One of the query of an address that stands among the arguments."""
@@ -96,8 +97,13 @@ def _is_random(run: str) -> bool:
     return bits >= _RANDOM
 
 
-def holds_secret(name: str, value: str) -> bool:
-    """Whether something of that name and value has a secret in it when all references are taken out."""
+def holds_secret(name: str, value: str, depth: int = 0) -> bool:
+    """Whether something of that name and value has a secret in it when all references are taken out.
+
+    Where addresses stand in addresses without end, it is taken to have one.
+    """
+    if depth > _DEEPEST:
+        return True
     if variable(value) is not None:
         return False
     rest = REFERENCE_INSIDE.sub("", value)
@@ -105,7 +111,8 @@ def holds_secret(name: str, value: str) -> bool:
         return True
     if names_secret(name):
         return not _is_harmless(name, re.sub(r"^(?:bearer|basic|token)\b\s*", "", rest.strip(), flags=re.IGNORECASE))
-    return any(holds_secret(unquote_plus(match[1]), unquote_plus(match[2])) for match in _PARAMETER.finditer(rest))
+    inner = ((unquote_plus(match[1]), unquote_plus(match[2])) for match in _PARAMETER.finditer(rest))
+    return any(holds_secret(*pair, depth + 1) for pair in inner)
 
 
 def _is_harmless(name: str, value: str) -> bool:

@@ -15,6 +15,7 @@ import msgspec
 __all__ = ["choices", "from_words"]
 
 _POLITE: Final = re.compile(r",?\s*\b(?:please|thanks|thank you|por favor|gracias)\b", re.IGNORECASE)
+_LONGEST_YES: Final = 200
 _BOOLEANS: Final = {
     **dict.fromkeys(("yes", "y", "true", "ok", "okay", "yep", "yeah", "sure", "go ahead", "do it"), True),
     **dict.fromkeys(("sí", "si", "vale", "claro", "de acuerdo", "adelante", "hazlo"), True),
@@ -39,8 +40,9 @@ def from_words(definition: Mapping[str, Any], text: str) -> Any:
         return {wanted[0]: from_words(properties[wanted[0]], text)} if len(wanted) == 1 else text
     if kind in (None, "string") or (isinstance(kind, list) and "string" in kind):
         return text
-    if kind == "boolean" and (value := _BOOLEANS.get(_POLITE.sub("", text).strip(" .!,").lower())) is not None:
-        return value
+    if kind == "boolean":
+        said = _POLITE.sub("", text).strip(" .!,").lower() if len(text) <= _LONGEST_YES else ""
+        return _BOOLEANS[said] if said in _BOOLEANS else _decode(text)
     return _decode(text)
 
 

@@ -48,6 +48,8 @@ async def order(ctx: Context, message: str) -> dict[str, Any]:
     Args:
         message: What you want, such as "a large pepperoni pizza". What is missing is asked for.
     """
+    if len(message) > _LONGEST_ORDER:
+        raise ValidationError(f"Order in at most {_LONGEST_ORDER} characters")
     wanted = _LEFT_OUT.sub(" ", message.lower())
     if _SEVERAL.search(wanted):
         raise ValidationError(
@@ -67,6 +69,7 @@ async def order(ctx: Context, message: str) -> dict[str, Any]:
     return {"orderId": number, "status": "confirmed", "size": size, "topping": topping, "minutes": 35}
 
 
+_LONGEST_ORDER = 1_000
 _TOPPINGS = frozenset({"pepperoni", "margherita", "mushroom", "ham", "cheese", "olive", "onion", "salami", "tuna"})
 _SIZES: dict[str, Size] = {
     "small": "small", "pequeña": "small", "medium": "medium", "mediana": "medium", "large": "large", "grande": "large",

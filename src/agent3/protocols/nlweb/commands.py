@@ -42,7 +42,9 @@ _OPENING = re.compile(
     r"(?:(?:also|también|qué tal|que tal|what about|how about)\b)?[\s,:]*",
     re.IGNORECASE,
 )
-_CLOSING = re.compile(r"[\s,]+(?:instead|rather|too|as well|también|tambien|mejor|en su lugar)[\s.!?]*$", re.IGNORECASE)
+_CLOSING = re.compile(
+    r"(?<![\s,])[\s,]++(?:instead|rather|too|as well|también|tambien|mejor|en su lugar)[\s.!?]*+$", re.IGNORECASE
+)
 
 
 @dataclass(frozen=True, slots=True)

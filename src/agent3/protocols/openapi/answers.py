@@ -15,6 +15,7 @@ from agent3.errors import (
     Conflict,
     MalformedResponse,
     NotFound,
+    ParseError,
     RateLimited,
     RequestError,
     TargetError,
@@ -23,7 +24,7 @@ from agent3.errors import (
     Unavailable,
     ValidationError,
 )
-from agent3.jsonrpc import parse_retry_after
+from agent3.jsonrpc import Limits, decode, parse_retry_after
 from agent3.model import Done, Part
 from agent3.security.outbound import Response
 
@@ -49,6 +50,7 @@ _KINDS: Mapping[int, type[Agent3Error]] = {
     504: CallTimeout,
 }
 _JSON = re.compile(r"(?:application|text)/(?:[\w.+-]+\+)?json", re.IGNORECASE)
+_LIMITS = Limits(body=64 << 20, nodes=500_000, lenient=True)
 _MOST_TOLD = 8_000
 """Bytes of an error's body that are passed on."""
 _HEADERS = ("content-type", "content-length", "last-modified", "etag", "location", "allow")
@@ -73,9 +75,9 @@ def part_of(body: bytes, headers: Mapping[str, str]) -> Part:
     kind = kind.strip().lower()
     if _JSON.fullmatch(kind):
         try:
-            return Part(data=msgspec.json.decode(body), media_type=kind)
-        except (msgspec.DecodeError, UnicodeError, RecursionError) as error:
-            raise MalformedResponse(f"It answered with {kind} that cannot be read: {error}") from None
+            return Part(data=decode(body, _LIMITS), media_type=kind)
+        except (ParseError, TooLarge) as error:
+            raise MalformedResponse(f"It answered with {kind} that cannot be read: {error.message}") from None
     if kind.startswith("text/") or kind.endswith(("xml", "yaml", "javascript")):
         charset = re.search(r"""charset\s*=\s*["']?([\w.:-]+)""", parameters)
         return Part(text=_decode(body, charset[1] if charset else "utf-8"), media_type=kind)

@@ -9,6 +9,7 @@ from __future__ import annotations
 import asyncio
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
+from functools import partial
 from typing import Any
 from urllib.parse import quote, urljoin, urlsplit
 
@@ -28,7 +29,7 @@ from agent3.errors import (
 from agent3.identity.oauth import Flow, check_endpoint, origin_of
 from agent3.identity.scheme_credentials import Carried, Scheme, SchemeCredential, carry_plainly
 from agent3.identity.secrets import Secret
-from agent3.jsonrpc import SSEParser, is_event_stream
+from agent3.jsonrpc import SSEParser, is_event_stream, read_large
 from agent3.model import Agent, Call, Done, Event, Outcome, Part, Principal, Route
 from agent3.protocols.openapi.answers import error_of, part_of, result_of
 from agent3.protocols.openapi.document import MOST_BYTES, Document, parse
@@ -164,7 +165,7 @@ class OpenAPIConnector:
                 return await _listen(call, answer)
             response = await _read(answer)
         if response.status < 300:
-            return result_of(response, operation.method)
+            return await read_large(response.body, partial(result_of, response, operation.method))
         if response.status in _REDIRECTS:
             raise MalformedResponse(
                 f"{call.agent} redirects to another address (HTTP {response.status}), which is not followed. "
@@ -298,7 +299,7 @@ async def _listen(call: Call, answer: Stream) -> Done:
         for frame in parser.feed(chunk):
             if not frame.data:
                 continue
-            part = _event_part(frame.data)
+            part = await read_large(frame.data, partial(_event_part, frame.data))
             parts.append(part)
             if len(parts) > _MOST_EVENTS:
                 raise TooLarge(f"{call.agent} sent more than {_MOST_EVENTS} events.")

@@ -11,6 +11,7 @@ import asyncio
 import itertools
 from collections.abc import AsyncGenerator, AsyncIterator, Callable, Mapping
 from contextlib import aclosing, asynccontextmanager
+from functools import partial
 from importlib.util import find_spec
 from typing import TYPE_CHECKING, Any, Final, NamedTuple, Protocol
 from urllib.parse import urlencode, urlsplit
@@ -195,7 +196,10 @@ class JsonRpcBinding:
             max_bytes=LIMITS.body,
             follow=True,
         )
-        return self._codec.read_result(request, self._read_result(response.status, response.body, response.headers))
+        answer = response.status, response.body, response.headers
+        return await jsonrpc.read_large(
+            response.body, lambda: self._codec.read_result(request, self._read_result(*answer))
+        )
 
     async def stream(
         self, request: Request, options: RequestOptions, last: str | None = None
@@ -213,11 +217,13 @@ class JsonRpcBinding:
             follow=True,
         ) as response:
             if not _is_event_stream(response):
-                result = self._read_result(response.status, await _read_body(response), response.headers)
-                yield None, self._codec.read_item(result)
+                yield None, await self._read_item(response.status, await _read_body(response), response.headers)
                 return
             async for event_id, data in _read_events(response):
-                yield event_id, self._codec.read_item(self._read_result(200, data, {}))
+                yield event_id, await self._read_item(200, data, {})
+
+    async def _read_item(self, status: int, body: bytes, headers: Mapping[str, str]) -> Item:
+        return await jsonrpc.read_large(body, lambda: self._codec.read_item(self._read_result(status, body, headers)))
 
     def _encode(self, request: Request) -> bytes:
         method, params = self._codec.write_request(_set_tenant(request, self.interface))
@@ -270,7 +276,7 @@ class RestBinding:
             body = await _read_body(response)
             if not 200 <= response.status < 300:
                 raise self._read_error(response, body)
-        return self._codec.read_result(request, body or b"{}")
+        return await jsonrpc.read_large(body, lambda: self._codec.read_result(request, body or b"{}"))
 
     async def stream(
         self, request: Request, options: RequestOptions, last: str | None = None
@@ -281,15 +287,16 @@ class RestBinding:
             if not 200 <= response.status < 300:
                 raise self._read_error(response, await _read_body(response))
             if not _is_event_stream(response):
-                yield None, self._codec.read_item(await _read_body(response))
+                body = await _read_body(response)
+                yield None, await jsonrpc.read_large(body, lambda: self._codec.read_item(body))
                 return
             async for event_id, data in _read_events(response):
                 # The status was sent with the headers, so an error in the middle of a stream is an event of its own.
-                document = _decode_json(data)
+                document = await jsonrpc.read_large(data, partial(_decode_json, data))
                 if isinstance(document, dict) and isinstance(error := document.get("error"), (dict, str)):
                     status = error.get("code") if isinstance(error, dict) else None
                     raise self._codec.read_error(status if isinstance(status, int) else 500, document)
-                yield event_id, self._codec.read_item(data)
+                yield event_id, await jsonrpc.read_large(data, partial(self._codec.read_item, data))
 
     @asynccontextmanager
     async def _exchange(

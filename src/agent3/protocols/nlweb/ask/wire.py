@@ -15,8 +15,17 @@ from msgspec import Struct
 
 from agent3.calls.outcomes import HTTP_STATUS
 from agent3.env import REAL
-from agent3.errors import LoopDetected, MalformedResponse, RateLimited, TargetError, TargetRefused, Unavailable
-from agent3.jsonrpc import SSEParser, is_event_stream, parse_retry_after
+from agent3.errors import (
+    LoopDetected,
+    MalformedResponse,
+    ParseError,
+    RateLimited,
+    TargetError,
+    TargetRefused,
+    TooLarge,
+    Unavailable,
+)
+from agent3.jsonrpc import Limits, SSEParser, decode_large, is_event_stream, parse_retry_after
 from agent3.security.outbound import Gate
 
 __all__ = ["VERSION", "AskClient", "Dialect", "Query", "Reply", "Result", "encode_query", "endpoint_of", "fold"]
@@ -28,6 +37,7 @@ OnPiece = Callable[["Reply"], None]
 """Called after every piece with the reply so far."""
 
 _MAX_BYTES = 8 << 20
+_LIMITS = Limits(body=_MAX_BYTES, nodes=250_000, lenient=True)
 _MAX_RESULTS = 1_000
 _MAX_PIECES = 10_000
 _MAX_TEXT = 200_000
@@ -232,7 +242,7 @@ class AskClient:
                 parser = SSEParser(_MAX_BYTES)
                 async for chunk in response:
                     for frame in parser.feed(chunk):
-                        if (piece := _decode_object(frame.data)) is None:
+                        if (piece := await _decode_object(frame.data)) is None:
                             continue
                         count += 1
                         if count > _MAX_PIECES:
@@ -242,7 +252,7 @@ class AskClient:
                         if on_piece is not None:
                             on_piece(reply)
                 return reply, fields
-            piece = _decode_object(b"".join([chunk async for chunk in response]))
+            piece = await _decode_object(b"".join([chunk async for chunk in response]))
             status = response.status
             wait = parse_retry_after(response.headers.get("Retry-After"), REAL.now(), _LONGEST_WAIT)
         # A failure that the site reports in the protocol's form is a reply, whatever its status.
@@ -285,10 +295,10 @@ def _drop_none(values: Mapping[str, Any]) -> dict[str, Any]:
     return {name: value for name, value in values.items() if value is not None}
 
 
-def _decode_object(raw: bytes | str) -> dict[str, Any] | None:
+async def _decode_object(raw: bytes) -> dict[str, Any] | None:
     try:
-        value = msgspec.json.decode(raw)
-    except (msgspec.DecodeError, UnicodeError, RecursionError):
+        value = await decode_large(raw, _LIMITS)
+    except (ParseError, TooLarge):
         return None
     return value if isinstance(value, dict) else None
 
