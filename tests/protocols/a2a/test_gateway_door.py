@@ -278,3 +278,11 @@ def test_a_card_of_many_skills_is_bounded_built_off_the_loop_and_written_once(
 
 async def current_thread() -> threading.Thread:
     return threading.current_thread()
+
+
+def test_a_plain_message_goes_to_the_only_agent_that_its_caller_has(guarded: Hosted) -> None:
+    for who, is_served in (("bob", True), ("ada", False)):
+        said = rpc(guarded.as_(KEYS[who]), "SendMessage", {"message": message("zzz", None)}, "/a2a")
+        assert ("error" not in said.json) is is_served
+        if is_served:
+            assert unary(said)["task"]["artifacts"][0]["parts"] == [{"text": "ordered: zzz"}]

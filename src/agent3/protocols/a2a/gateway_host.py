@@ -124,11 +124,12 @@ class GatewayHost:
             return await self._get(named, principal), intent
         if intent.name is None or intent.name == ASK:
             hits = await directory.find_agents(intent.text, 1, self._gateway.accepts(principal))
-            if not hits:
+            agent = hits[0].agent if hits else await self._find_only(principal)
+            if agent is None:
                 raise AgentNotFound(
                     "No agent matches this message. Name one as tenant, or a skill as skillId: agent/skill."
                 )
-            return hits[0].agent, intent._replace(name=None)
+            return agent, intent._replace(name=None)
         # A skill is named as in the card, or by itself where only one agent has it.
         name, found, skill = intent.name.partition("/")
         if found:
@@ -141,6 +142,18 @@ class GatewayHost:
             names = ", ".join(f"{agent.id}/{name}" for agent in having[:20])
             raise ValidationError(f"Several agents have a skill {name[:100]!r}. Name one of them as skillId: {names}")
         return await self._get(name, principal), intent._replace(name=None)
+
+    async def _find_only(self, principal: Principal) -> Agent | None:
+        """The agent of a small directory that is the only one which the caller may call."""
+        found: list[Agent] = []
+        looked_at = 0
+        async for agent in self._gateway.directory.each():
+            looked_at += 1
+            if self._gateway.offered(agent, principal):
+                found.append(agent)
+            if len(found) > 1 or looked_at > _MOST_NAMED:
+                return None
+        return found[0] if found else None
 
     async def _get(self, agent: str, principal: Principal) -> Agent:
         return await self._gateway.directory.get(agent, lambda found: bool(self._gateway.offered(found, principal)))
