@@ -13,9 +13,9 @@ import pytest
 from agent3.errors import Unavailable
 from agent3.observe.metrics import Metrics
 from agent3.protocols.nlweb.browser.chromium import Chrome, Wear, find_parent, total_bytes
-from agent3.protocols.nlweb.browser.fair_slots import FairSlots
 from agent3.protocols.nlweb.browser.pool import Pool, default_size
 from agent3.protocols.nlweb.visit.visits import Visits
+from agent3.security.fair_slots import FairSlots
 from tests.support.sites import Site
 from tests.support.visits import PAGES, shop
 

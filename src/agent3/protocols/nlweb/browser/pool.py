@@ -17,7 +17,7 @@ from agent3.memory import find_free_memory
 from agent3.observe.logs import get as logger
 from agent3.observe.metrics import METRICS, Metrics
 from agent3.protocols.nlweb.browser.chromium import UNPROTECTED, Chrome, Wear, is_root
-from agent3.protocols.nlweb.browser.fair_slots import FairSlots
+from agent3.security.fair_slots import FairSlots
 
 __all__ = ["Pool", "default_size"]
 

@@ -20,8 +20,8 @@ from agent3.errors import RateLimited, SetupError
 from agent3.jsonrpc import parse_retry_after
 from agent3.observe.logs import get as logger
 from agent3.observe.metrics import METRICS, Metrics
-from agent3.protocols.nlweb.browser.fair_slots import FairSlots
 from agent3.protocols.nlweb.browser.sandbox import is_loopback
+from agent3.security.fair_slots import FairSlots
 
 __all__ = ["FREE", "Pace", "Throttle", "site_of"]
 
