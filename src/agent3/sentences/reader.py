@@ -345,12 +345,12 @@ class _Search:
 
     def _conclude(self, finals: list[tuple[float, _State]]) -> Reading:
         cost, best = finals[0]
-        values, missing = best.filled, self._missing(best)
+        values, missing = best.filled, self._list_missing(best)
         doubts: dict[int, list[Any]] = {
             fill.values[0][0]: [fill.doubt] for fill in best.fills if fill.doubt is not None
         }
         for other, rival in finals[1:]:
-            if other - cost >= _CLEAR or len(rival.left) != len(best.left) or self._missing(rival) != missing:
+            if other - cost >= _CLEAR or len(rival.left) != len(best.left) or self._list_missing(rival) != missing:
                 continue
             theirs = rival.filled
             for number in values.keys() | theirs.keys():
@@ -365,10 +365,10 @@ class _Search:
                         doubts.setdefault(number, []).append(None)
         announced = {number for fill in best.fills if fill.cued for number, _ in fill.values}
         unclear = [
-            *self._unordered(best),
+            *self._find_unordered(best),
             *self._swappable(best),
             *self._twice(best),
-            *self._joined(best),
+            *self._find_joined(best),
             *(best.ignored - announced),
         ]
         for number in unclear:
@@ -386,7 +386,7 @@ class _Search:
         if not self._form.reading and not best.anchored and values:
             return self._ask(best, {})
         given = self._input(best.fills)
-        if (refused := self._refused(given)) is not None:
+        if (refused := self._ask_again(given)) is not None:
             return refused
         used = tuple(
             (self._sentence.slice(first, last), what) for first, last, what in best.used if what not in ("mark", "")
@@ -421,7 +421,7 @@ class _Search:
             for at in range(max(said.first + 1, said.last - 4), said.last - 1)
         )
 
-    def _joined(self, state: _State) -> list[int]:
+    def _find_joined(self, state: _State) -> list[int]:
         """Values of one form with only "and" between them, one of a list and one of something else: "a.pdf and b"."""
         found = []
         for first, second in pairwise(sorted(state.fills, key=lambda fill: fill.first)):
@@ -438,7 +438,7 @@ class _Search:
                 found += [number, other]
         return found
 
-    def _unordered(self, state: _State) -> list[int]:
+    def _find_unordered(self, state: _State) -> list[int]:
         """The two ends of something, such as two time zones, where no word tells which of them is which."""
         bare = [fill.values[0][0] for fill in state.fills if len(fill.values) == 1 and not fill.cued]
         ends = [number for number in bare if self._form.slots[number].role in ("from", "to")]
@@ -479,7 +479,7 @@ class _Search:
             if self._form.slots[number].kind == "date" and value in moments and said[value] == 1
         ]
 
-    def _refused(self, given: Mapping[str, Any]) -> Ask | None:
+    def _ask_again(self, given: Mapping[str, Any]) -> Ask | None:
         """The question about an input that does not fit the schema."""
         try:
             compiled(self._capability.input_schema).check(given)
@@ -494,7 +494,7 @@ class _Search:
             return Ask(tuple(dict.fromkeys(names or required)), (), kept, {}, self._language)
         return None
 
-    def _missing(self, state: _State) -> tuple[str, ...]:
+    def _list_missing(self, state: _State) -> tuple[str, ...]:
         filled = state.filled
         return tuple(
             dict.fromkeys(
@@ -531,6 +531,6 @@ class _Search:
         given = self._input(sure, doubts.keys())
         # Where something is asked anyway, so is what was required and only half understood.
         unsure = [slot.path[0] for slot in self._form.slots if slot.required and slot.path[0] not in given]
-        missing = dict.fromkeys([*self._missing(state), *told, *self._form.unreadable])
+        missing = dict.fromkeys([*self._list_missing(state), *told, *self._form.unreadable])
         left = tuple(self._tokens[index].value for index in state.left)
         return Ask(tuple(dict.fromkeys([*missing, *(unsure if missing else ())])), left, given, told, self._language)

@@ -74,9 +74,9 @@ class Flights:
 
     def flying(self, key: Key) -> Awaitable[None] | None:
         """What to wait for until a message under way is answered; None where there is none."""
-        return self._landed(key) if key in self._flying else None
+        return self._wait_for(key) if key in self._flying else None
 
-    async def _landed(self, key: Key) -> None:
+    async def _wait_for(self, key: Key) -> None:
         while (flying := self._flying.get(key)) is not None:
             await flying.landed()
 

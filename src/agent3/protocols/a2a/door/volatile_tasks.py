@@ -114,7 +114,7 @@ class Shelf:
 
     def listed(self, owner: str, wanted: JobFilter, limit: int) -> tuple[list[Job], int]:
         """Tasks, the latest first, and how many there are before any page is cut off."""
-        found = [entry for name in self._owned.get(owner, ()) if _wanted(entry := self._entries[name], wanted)]
+        found = [entry for name in self._owned.get(owner, ()) if _matches(entry := self._entries[name], wanted)]
         before = wanted.before
         page = [one for one in reversed(found) if before is None or (one.updated, one.id) < before][:limit]
         return [_bodies.decode(one.body).job for one in page], len(found)
@@ -159,7 +159,7 @@ def _entry(job: Job, lines: list[Line]) -> _Entry:
     )
 
 
-def _wanted(entry: _Entry, wanted: JobFilter) -> bool:
+def _matches(entry: _Entry, wanted: JobFilter) -> bool:
     if entry.kind != wanted.kind or (wanted.since is not None and entry.updated < wanted.since):
         return False
     pairs = ((wanted.agent, entry.agent), (wanted.context, entry.context), (wanted.status, entry.status))

@@ -133,7 +133,7 @@ class Floor(Generic[CallT]):
             yield
             return
         self._open(seat)
-        async with self._closing(seat):
+        async with self._close_after(seat):
             yield
 
     @asynccontextmanager
@@ -157,7 +157,7 @@ class Floor(Generic[CallT]):
         if self._owner is None:
             self._owner = seat.caller
         self._tell_news()
-        async with self._closing(seat):
+        async with self._close_after(seat):
             yield seat.call
 
     # Who shares the connection
@@ -279,7 +279,7 @@ class Floor(Generic[CallT]):
             self._pause(seat)
 
     @asynccontextmanager
-    async def _closing(self, seat: _Seat[CallT]) -> AsyncIterator[None]:
+    async def _close_after(self, seat: _Seat[CallT]) -> AsyncIterator[None]:
         try:
             yield
         except Exception:  # a refusal is an answer too: the call goes on
