@@ -1,30 +1,29 @@
-"""The order of the steps: one list, what it promises, and the handlers that are made from it.
+"""The order of the steps: one list, the promises that it keeps, and the handlers compiled from it.
 
-Everything that every call must respect is a step around the handler that answers. The order below keeps fifteen
-promises, each of them a test in tests/calls/test_promises.py that fails when the steps it speaks of are swapped:
+Every rule that applies to all calls is a step around the handler that answers. The order below keeps fifteen promises,
+each with a test in tests/calls/test_promises.py that fails if its steps are swapped:
 
  1. a denied call is recorded, but neither charged nor sent
- 2. a call is charged once, for what served, however often it is retried or takes another route
- 3. authorize runs once and narrows the routes, so that no fallback passes it by
+ 2. a call is charged once, for the route that served it, however often it was retried
+ 3. authorize runs once and narrows the routes, so that no fallback bypasses it
  4. invalid input never reaches a target
  5. the deadline bounds all attempts and routes together
- 6. a call that ran out of time still reaches the dead letters, a mere hop to the next route does not
- 7. the breaker sees each attempt, also one that only hangs, and an open circuit is not retried
- 8. what already emitted content is neither retried nor rerouted
- 9. only what was not sent, is idempotent or carries a key is repeated
-10. results are validated as they came, then sanitized and bounded, and large parts become artifact references
-11. secrets enter last, so that no ledger row, log, trace or dead letter can hold them
+ 6. a call that timed out becomes a dead letter, a mere hop to the next route does not
+ 7. the breaker sees each attempt, also one that hangs, and an open circuit is not retried
+ 8. a call that has emitted content is neither retried nor rerouted
+ 9. an attempt is repeated only if it was not sent, is idempotent or carries a key
+10. results are validated first, then sanitized and bounded, and large parts become artifact references
+11. secrets are added last, so that no ledger row, log, trace or dead letter contains them
 12. span, metric, audit row and cost are written once per turn
-13. a turn is durable before it is told
+13. a turn is stored before its outcome is sent
 14. cancellation reaches the innermost handler, and a paused job is cancelled by a turn of its own
-15. only valid input is put before somebody for approval, and nothing is sent before they said yes
+15. only valid input is submitted for approval, and nothing is sent before it is approved
 
-Inside all steps stands the park (calls/parking.py), which keeps a function that waits for an answer. It is no step: one
-inside it would be passed by when the answer wakes the function up.
+Innermost is the park (calls/parking.py), which keeps a function that waits for an answer. It is not a step: a step
+inside it would be bypassed when the answer wakes the function.
 
-There is one way through the steps. ``Chain.compile`` makes it for an aim: idle steps are left out, and neighbours that
-are decided without waiting share a frame. ``Chain.nest`` makes the same handler the long way, every step in a frame of
-its own and none left out; tests hold the two against each other.
+``Chain.compile`` makes the handler for an aim: idle steps are left out, and neighbours that decide without waiting
+share a frame. ``Chain.nest`` makes the same handler the long way, with every step in its own frame; tests compare the two.
 """
 
 from __future__ import annotations
