@@ -23,7 +23,7 @@ Innermost is the park (calls/parking.py), which keeps a function that waits for 
 inside it would be bypassed when the answer wakes the function.
 
 ``Chain.compile`` makes the handler for an aim: idle steps are left out, and neighbours that decide without waiting
-share a frame. ``Chain.nest`` makes the same handler the long way, with every step in its own frame; tests compare the two.
+share a frame. ``Chain.nest`` makes the same handler the long way, with every step in its own frame; tests compare both.
 """
 
 from __future__ import annotations
