@@ -88,7 +88,7 @@ class AsyncClient:
 
     async def select(self, agent: str | Hit) -> AgentInfo:
         """One agent: its capabilities with their schemas, and its rating."""
-        return AgentInfo.read(await self._get(f"/v1/agents/{_quoted(agent)}"))
+        return AgentInfo.read(await self._get(f"/v1/agents/{_quote_id(agent)}"))
 
     async def feedback(self, agent: str | Hit, rating: int, comment: str = "") -> Rating:
         """Rate an agent from 1 to 5; how it is rated now."""
@@ -514,7 +514,7 @@ def _id(agent: str | Hit) -> str:
     return agent.id if isinstance(agent, Hit) else agent
 
 
-def _quoted(agent: str | Hit) -> str:
+def _quote_id(agent: str | Hit) -> str:
     return quote(_id(agent), safe="")
 
 

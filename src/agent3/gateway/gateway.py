@@ -249,12 +249,12 @@ class Gateway:
         """The same, which notes some of the media types of what the caller may see."""
         visible = self.accepts(principal)
 
-        def noting(agent: Agent, capability: Capability | None) -> bool:
+        def note_modes(agent: Agent, capability: Capability | None) -> bool:
             if capability is not None and len(into) < _MOST_NAMED and visible(agent, capability):
                 into.update(islice((*capability.input_modes, *capability.output_modes), _MOST_NAMED))
             return accept(agent, capability)
 
-        return noting
+        return note_modes
 
     async def select(self, caller: Caller, agent_id: str) -> dict[str, Any]:
         """Everything one needs to decide whether and how to call an agent."""
@@ -404,7 +404,7 @@ class Gateway:
         agent = await self.agent(principal, agent_id)
         offered = self.offered(agent, principal)
         if name is not None:
-            return agent, self._named(agent, name, offered)
+            return agent, self._find_named(agent, name, offered)
         return agent, await self.choose(agent, offered, message, given)
 
     async def choose(self, agent: Agent, offered: Sequence[Capability], message: str, given: Any = None) -> Capability:
@@ -455,8 +455,8 @@ class Gateway:
             input_mode=mode,
             context=request.context,
             key=request.key,
-            timeout=_bounded("timeout", request.timeout, 0.0, _LONGEST_TIMEOUT),
-            retries=_bounded("retries", request.retries, 0, _MOST_RETRIES),
+            timeout=_check_bounds("timeout", request.timeout, 0.0, _LONGEST_TIMEOUT),
+            retries=_check_bounds("retries", request.retries, 0, _MOST_RETRIES),
             routes=capability.routes,
             traceparent=caller.traceparent,
             meta=meta,
@@ -694,7 +694,7 @@ class Gateway:
             self.on_use(agent, None)
         return agent
 
-    def _named(self, agent: Agent, name: str, offered: Sequence[Capability]) -> Capability:
+    def _find_named(self, agent: Agent, name: str, offered: Sequence[Capability]) -> Capability:
         for capability in offered:
             if capability.name == name:
                 return capability
@@ -727,7 +727,7 @@ def _no_callbacks() -> SetupError:
     return SetupError("This gateway does not support callbacks. Wait for the job, or follow its events.")
 
 
-def _bounded(name: str, value: Any, least: float, most: float) -> Any:
+def _check_bounds(name: str, value: Any, least: float, most: float) -> Any:
     if value is None:
         return None
     if isinstance(value, bool) or not isinstance(value, (int, float)) or not least <= value <= most:

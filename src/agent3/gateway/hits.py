@@ -67,14 +67,14 @@ def arrange(
 
     def key(hit: Hit) -> tuple[bool, bool, float]:
         down = status(hit.agent) != "active"
-        standing = -0.5 if down else _standing(reputation.get(hit.agent.id, 0.5), _price(hit, price_of))
+        standing = -0.5 if down else _rate(reputation.get(hit.agent.id, 0.5), _price(hit, price_of))
         return hit.score < 1.0, is_far(hit), -(hit.fit + _SWAY * best * standing)
 
     near = [hit for hit in hits if not is_far(hit)]
     return sorted(near if len(near) >= _ENOUGH else hits, key=key)[:limit]
 
 
-def _standing(reputation: float, price: Price) -> float:
+def _rate(reputation: float, price: Price) -> float:
     """From -0.5 to 0.4: what callers met and say, less a little for what costs money."""
     cost = price.call + price.second + price.tokens
     return max(-0.4, min(0.4, 1.6 * (reputation - 0.5))) - 0.1 * cost / (cost + 0.1)

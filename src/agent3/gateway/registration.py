@@ -137,7 +137,7 @@ class Registration:
             where = "The given document" if what.lstrip().startswith("{") else what
             raise SetupError(f"{where} contains several servers: {names}. Choose one with --name, or add all of them.")
         protocol, thing = found[0]
-        return await self._add(protocol, _telling(thing, on_progress), vault or self._sign_ins, sign_in, changes)
+        return await self._add(protocol, _with_progress(thing, on_progress), vault or self._sign_ins, sign_in, changes)
 
     async def add_all(
         self,
@@ -161,7 +161,7 @@ class Registration:
             raise _only_here("A program, a file or a document")
         results = []
         for protocol, thing in self._choose(await self._read(what, name, credential), choices or {}):
-            found = _telling(thing, on_progress)
+            found = _with_progress(thing, on_progress)
             try:
                 if elsewhere and found.fault is None and needs_secret(found.route):
                     raise _only_here("A reference to a secret of this machine")
@@ -202,14 +202,14 @@ class Registration:
                 return await self._read_catalog(None, text, name)
             header, reference = named_credential(credential)
             meta = {"secret_header": header} if header else {}
-            return [(None, _named(Found(Route("", check_query(text), credential=reference, meta=meta), name)))]
+            return [(None, _as_named(Found(Route("", check_query(text), credential=reference, meta=meta), name)))]
         file, document = await asyncio.to_thread(_open, text)
         if is_catalog(document):
             return await self._read_catalog(document, None, name)
         given = Given(text, file, document, name, credential)
         for protocol in self._protocols.values():
             if found := protocol.read(given):
-                return [(protocol, _named(thing)) for thing in found]
+                return [(protocol, _as_named(thing)) for thing in found]
         if scheme := _SCHEME.match(text):
             raise SetupError(f"{scheme[1]!r} addresses are not supported. Give http:// or https://, or a command.")
         if document is not None:
@@ -274,7 +274,7 @@ class Registration:
                     raise SetupError(f"The catalog entry {entry.name} has an unknown type.")
             except SetupError as error:
                 things = [Found(Route("", ""), entry.name, fault=error)]
-            found += [(protocol, _listed(thing, url)) for thing in things]
+            found += [(protocol, _as_listed(thing, url)) for thing in things]
         return found
 
     # Asking what it is
@@ -528,20 +528,20 @@ async def _to_its_end(work: Coroutine[Any, Any, Agent]) -> Agent:
         raise
 
 
-def _named(found: Found) -> Found:
+def _as_named(found: Found) -> Found:
     """What the person named: its host may be on this machine or in a private network."""
     meta = {**found.route.meta, "registered": True}
     return dataclasses.replace(found, route=replace(found.route, meta=meta))
 
 
-def _listed(found: Found, catalog: str | None) -> Found:
+def _as_listed(found: Found, catalog: str | None) -> Found:
     """What others named in a catalog, which is at an address that the person named, unless it was given by hand."""
     try:
         if found.fault is None:
             check_listed(found.route, _label(found))
     except SetupError as error:
         return Found(Route("", ""), found.name, fault=error)
-    return _named(found) if catalog and origin_of(catalog) == origin_of(found.route.address) else found
+    return _as_named(found) if catalog and origin_of(catalog) == origin_of(found.route.address) else found
 
 
 async def _register(protocol: Protocol, found: Found, vault: Vault) -> Agent:
@@ -560,7 +560,7 @@ def _label(found: Found) -> str:
     return found.name or shown(found.route.address)
 
 
-def _telling(found: Found, on_progress: OnProgress | None) -> Found:
+def _with_progress(found: Found, on_progress: OnProgress | None) -> Found:
     return found if on_progress is None else dataclasses.replace(found, tell=partial(on_progress, _label(found)))
 
 

@@ -189,21 +189,21 @@ class Renewals:
         except TargetError as wrong:
             self._count("unreachable")
             log.warning("%s cannot be asked for its description, and keeps its card: %s", agent.id, wrong)
-            return await self._stored(agent, self._marked(agent, wrong))
+            return await self._store(agent, self._mark_unreachable(agent, wrong))
         except Agent3Error as wrong:
             # Such as a variable that is not set here: a fault of this gateway, and no news of the server.
             self._count("failed")
             log.warning("%s cannot be asked for its description: %s", agent.id, wrong)
             return None
         if why := self._protocols[route.protocol].renewal_refusal(agent, found):
-            return await self._stored(agent, self._suspended(agent, why))
+            return await self._store(agent, self._suspend(agent, why))
         meta = {key: value for key, value in agent.meta.items() if key not in (UNREACHABLE, PENDING)}
         now = replace(found, id=agent.id, name=agent.name, status=agent.status, meta={**meta, **found.meta})
         # In a thread: a service may have thousands of operations.
         if why := await asyncio.to_thread(self._find_quarantine, agent, now, route):
-            return await self._stored(agent, self._quarantined(agent, now, why))
+            return await self._store(agent, self._quarantine(agent, now, why))
         self._count("same" if now == bare(agent) else "renewed")
-        return await self._stored(agent, now)
+        return await self._store(agent, now)
 
     def _find_quarantine(self, agent: Agent, now: Agent, route: Route) -> str | None:
         """Why a new description waits for somebody to approve it; None where it may be served."""
@@ -217,7 +217,7 @@ class Renewals:
     def _mode(self, agent: Agent) -> str:
         return str(agent.meta.get(MODE) or self._changes)
 
-    def _quarantined(self, agent: Agent, now: Agent, why: str) -> Agent:
+    def _quarantine(self, agent: Agent, now: Agent, why: str) -> Agent:
         """The agent as it was approved, with its change beside it; with ``ask`` it takes no calls either."""
         self._count("quarantined")
         kept = quarantine(agent, now, self._env.now(), why)
@@ -235,13 +235,13 @@ class Renewals:
         self.counts[result] += 1
         self._metrics.renewals.inc((result,))
 
-    def _marked(self, agent: Agent, wrong: TargetError) -> Agent:
+    def _mark_unreachable(self, agent: Agent, wrong: TargetError) -> Agent:
         if UNREACHABLE in agent.meta:
             return agent
         mark = {"since": self._env.now(), "why": wrong.message[:300]}
         return replace(agent, meta={**agent.meta, UNREACHABLE: mark})
 
-    def _suspended(self, agent: Agent, why: str) -> Agent:
+    def _suspend(self, agent: Agent, why: str) -> Agent:
         """The agent as it was, which takes no calls until somebody looks at it and adds it again."""
         self._count("failed")
         log.error("%s was suspended: %s. If the change is correct, add it again.", agent.id, why)
@@ -252,7 +252,7 @@ class Renewals:
             else replace(agent, status="suspended", meta={**agent.meta, SUSPENDED: mark})
         )
 
-    async def _stored(self, before: Agent, now: Agent) -> Agent | None:
+    async def _store(self, before: Agent, now: Agent) -> Agent | None:
         if now == bare(before) or not await self._directory.renew(before, now):
             return None  # nothing new, or somebody has added it anew or removed it meanwhile, and knows better
         log.info("%s was renewed: it has %d capabilities", now.id, len(now.capabilities))

@@ -219,7 +219,7 @@ class StoredClients:
         """A client as rules see it, also while it is stopped."""
         row = await self._database.one("SELECT * FROM clients WHERE id = ?", client)
         if row is None:
-            raise _unknown(client)
+            raise _unknown_client(client)
         return _principal(row)
 
     async def _change(self, work: Callable[[Transaction], Any], what: str, client: str) -> None:
@@ -258,10 +258,10 @@ async def _insert_key(tx: Transaction, digest: bytes, client: str, now: float) -
 
 async def _require(tx: Transaction, client: str) -> None:
     if await tx.one("SELECT id FROM clients WHERE id = ?", client) is None:
-        raise _unknown(client)
+        raise _unknown_client(client)
 
 
-def _unknown(client: str) -> NotFound:
+def _unknown_client(client: str) -> NotFound:
     return NotFound(
         f"Client {client[:100]!r} is not in this database. See agent3 client list; clients of agent3.toml "
         "are changed there."

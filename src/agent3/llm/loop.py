@@ -135,7 +135,7 @@ async def run(
             said += await calls.run_all(reply, steps, deadline)
         else:
             # Every vendor wants a result for each call, also when the conversation is continued another day.
-            said += [_canceled(call, stopped) for call in reply.calls]
+            said += [_cancel_result(call, stopped) for call in reply.calls]
     return Conversation(reply.text, tuple(said), steps, usage, stopped, reply.finish)
 
 
@@ -188,7 +188,7 @@ class _CallRunner:
         try:
             await asyncio.wait(tasks, timeout=max(deadline - asyncio.get_running_loop().time(), 0.0))
             return [
-                task.result() if task.done() else _canceled(call, "time")
+                task.result() if task.done() else _cancel_result(call, "time")
                 for task, call in zip(tasks, reply.calls, strict=True)
             ]
         finally:
@@ -249,7 +249,7 @@ class _CallRunner:
         return await result if inspect.isawaitable(result) else result
 
 
-def _canceled(call: ToolCall, stopped: Stopped) -> ToolResult:
+def _cancel_result(call: ToolCall, stopped: Stopped) -> ToolResult:
     return _failure(call, explain(Canceled(f"It was not completed: the conversation reached its limit ({stopped}).")))
 
 

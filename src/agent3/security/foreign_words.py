@@ -111,11 +111,11 @@ def clean_agent(agent: Agent) -> tuple[Agent, list[tuple[str, str]]]:
         else:
             kept.append(cleaned)
     same = len(kept) == len(agent.capabilities) and all(map(lambda a, b: a is b, kept, agent.capabilities))
-    name, description = _bounded(agent.name, LONGEST_NAME), _bounded(agent.description)
-    provider = None if agent.provider is None else _bounded(agent.provider, LONGEST_NAME)
+    name, description = _bound(agent.name, LONGEST_NAME), _bound(agent.description)
+    provider = None if agent.provider is None else _bound(agent.provider, LONGEST_NAME)
     tags, card = tuple(clean_value(_few(agent.tags))), clean_value(agent.card)
     if isinstance(told := card.get("instructions"), str) and len(told) > _MOST_TEXT:
-        card = {**card, "instructions": _bounded(told)}
+        card = {**card, "instructions": _bound(told)}
     fields = (agent.name, agent.description, agent.provider, agent.tags, agent.card)
     if same and (name, description, provider, tags) == fields[:4] and card is agent.card:
         return agent, refused
@@ -142,8 +142,8 @@ def _clean_capability(capability: Capability) -> Capability | None:
     if any(clean_value(schema) is not schema for schema in schemas):
         return None
     fields: dict[str, Any] = {
-        "description": _bounded(capability.description),
-        "title": None if capability.title is None else _bounded(capability.title, LONGEST_NAME),
+        "description": _bound(capability.description),
+        "title": None if capability.title is None else _bound(capability.title, LONGEST_NAME),
         "input_schema": schemas[0],
         "output_schema": schemas[1],
         "examples": clean_value(capability.examples),
@@ -172,7 +172,7 @@ def _clean_schema(schema: Any) -> Any:
     """
     if not isinstance(schema, dict):
         return schema
-    if clean_value(schema) is schema and rewrite_value(schema, _bounded) is schema:
+    if clean_value(schema) is schema and rewrite_value(schema, _bound) is schema:
         return schema
     copies: dict[int, Any] = {}
     waiting: list[tuple[Any, Any]] = []
@@ -190,12 +190,12 @@ def _clean_schema(schema: Any) -> Any:
         source, target = waiting.pop()
         if isinstance(source, Mapping):
             for key, item in source.items():
-                target[key] = _bounded(item) if key in _WORDS and isinstance(item, str) else copy(item)
+                target[key] = _bound(item) if key in _WORDS and isinstance(item, str) else copy(item)
         else:
             target.extend(map(copy, source))
     return result
 
 
-def _bounded(text: str, most: int = _MOST_TEXT) -> str:
+def _bound(text: str, most: int = _MOST_TEXT) -> str:
     cleaned = clean_text(text)
     return cleaned if len(cleaned) <= most else f"{cleaned[: most - 1]}…"

@@ -71,7 +71,7 @@ def find_fills(scene: Scene) -> list[list[Fill]]:
         for last, values in compounds_at(scene, index):
             fill = Fill(index, last, values, 0.05, True, True)
             number = values[0][0] if values else None
-            whole = iter([fill]) if number is None else _annotated(scene, fill, number, scene.slots[number])
+            whole = iter([fill]) if number is None else _with_notes(scene, fill, number, scene.slots[number])
             for wider in whole:
                 _keep(scene, found, wider)
     for kinds in _STAGES:
@@ -79,7 +79,7 @@ def find_fills(scene: Scene) -> list[list[Fill]]:
         for index in range(len(scene.tokens)):
             for number, slot in slots:
                 for fill in filter(None, map(codes.judge, _fills_of(scene, index, number, slot))):
-                    for wider in _annotated(scene, fill, number, slot):
+                    for wider in _with_notes(scene, fill, number, slot):
                         _keep(scene, found, wider)
         if kinds == _STAGES[0]:
             scene.sure = [{*numbers} for numbers in scene.stops]
@@ -156,7 +156,7 @@ def _fills_of(scene: Scene, index: int, number: int, slot: Slot) -> Iterator[Fil
             firsts.append(firsts[-1] - 1)
         noun = scene.is_noun(index, number)
         if slot.kind in _NAMES and slot.words[-1:] != ("of",) and not slot.many:
-            owned = [*_owned(scene, index, number, slot)]
+            owned = [*_fill_owned(scene, index, number, slot)]
             yield from owned
             if owned or _is_owner(scene, index, scene.names[index][number]):
                 return
@@ -203,7 +203,7 @@ _OF = frozenset("of de del".split())
 _INTO = frozenset("to a al as como into por for".split())
 
 
-def _owned(scene: Scene, index: int, number: int, slot: Slot) -> Iterator[Fill]:
+def _fill_owned(scene: Scene, index: int, number: int, slot: Slot) -> Iterator[Fill]:
     """ "the gate of IB3166 to K72": after "of" stands whose it is, and what it is to be only after "to"."""
     tokens, at = scene.tokens, scene.names[index][number]
     others = [n for n, other in enumerate(scene.slots) if other.required and other.kind in _NAMES and n != number]
@@ -372,7 +372,7 @@ def _announces_another(scene: Scene, index: int, slot: Slot) -> bool:
     return at < len(scene.tokens) and any(atom.kind in kinds for atom in scene.atoms[at])
 
 
-def _annotated(scene: Scene, fill: Fill, number: int, slot: Slot) -> Iterator[Fill]:
+def _with_notes(scene: Scene, fill: Fill, number: int, slot: Slot) -> Iterator[Fill]:
     """The fill, and the same with the words beside it that the slot's own description has: "300 pixels wide"."""
     yield fill
     tokens, own = scene.tokens, slot.own | slot.about

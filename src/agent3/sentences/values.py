@@ -142,7 +142,7 @@ def values_at(scene: Scene, begin: int, slot: Slot, cue: Cue) -> Iterator[Value]
         case "integer" | "number":
             yield from _numbers(scene, begin, slot, cue)
         case "date" | "datetime" | "time" | "currency" | "language" | "zone":
-            yield from _typed(scene, begin, slot, cue)
+            yield from _read_typed(scene, begin, slot, cue)
         case "duration":
             for atom in scene.atoms[begin]:
                 if atom.kind == "measure" and atom.unit == "second" and (said := _write_duration(atom.value)):
@@ -172,7 +172,7 @@ def _takes_code(slot: Slot, token: Token) -> bool:
     return slot.kind == "url" and "uri" in slot.words and token.shape == "code" and ":" in token.value
 
 
-def _typed(scene: Scene, begin: int, slot: Slot, cue: Cue) -> Iterator[Value]:
+def _read_typed(scene: Scene, begin: int, slot: Slot, cue: Cue) -> Iterator[Value]:
     tokens, token = scene.tokens, scene.tokens[begin]
     exact = slot.definition.get("format") == "date-time" or "time" in slot.words or "hh:mm" in fold(slot.described)
     exact = exact or re.search(r"\d[tT ]\d\d:\d\d", slot.described) is not None
@@ -423,7 +423,7 @@ def _numbers(scene: Scene, begin: int, slot: Slot, cue: Cue) -> Iterator[Value]:
         if scene.relative and not _is_key(slot) and begin and tokens[begin - 1].plain not in _UP_TO:
             continue  # "lower it by 10 %" does not say to what
         if atom.kind == "measure" and slot.unit is not None and atom.unit == slot.unit[0]:
-            measured, doubt = _fitting(atom, slot, slot.unit[1])
+            measured, doubt = _fit_unit(atom, slot, slot.unit[1])
             if measured is not None:
                 cost = _OTHER_UNIT if _is_unit_of_another(scene, atom, slot) else 0.0
                 cost += 0.0 if _in_range(measured, slot) else _BEYOND
@@ -477,7 +477,7 @@ def _numbers(scene: Scene, begin: int, slot: Slot, cue: Cue) -> Iterator[Value]:
             other.kind in ("date", "time", "times", "sum") and other.last > atom.last for other in scene.atoms[begin]
         ):
             cost += 0.5
-        value, doubt = _fitting(atom, slot)
+        value, doubt = _fit_unit(atom, slot)
         if value is not None:
             yield Value(end, value, cost + (0.0 if _in_range(value, slot) else _BEYOND), cued=cued, doubt=doubt)
     token = tokens[begin]
@@ -485,7 +485,7 @@ def _numbers(scene: Scene, begin: int, slot: Slot, cue: Cue) -> Iterator[Value]:
         yield Value(begin + 1, int(token.value[1:]))
 
 
-def _fitting(atom: Atom, slot: Slot, unit: float = 1) -> tuple[Any, Any]:
+def _fit_unit(atom: Atom, slot: Slot, unit: float = 1) -> tuple[Any, Any]:
     """The number in the unit of its slot, and what it may also be, as far as that fits the slot."""
     said = [one / unit for one in (atom.value, atom.doubt) if one is not None]
     fitting = [one for one in said if _whole(one, slot) is not None and _in_range(one, slot)] or said[:1]

@@ -60,7 +60,7 @@ def find_file(reference: str) -> Path:
     """The file that a reference loads from, for watching it; nothing is loaded. SetupError where there is none."""
     place = reference.rpartition(":")[0] or reference
     if _is_file(place):
-        return _existing(reference, Path(place))
+        return _check_file(reference, Path(place))
     _search_here(Path.cwd())
     try:
         found = importlib.util.find_spec(place)
@@ -75,7 +75,7 @@ def _is_file(place: str) -> bool:
     return place.endswith(".py") or "/" in place
 
 
-def _existing(reference: str, file: Path) -> Path:
+def _check_file(reference: str, file: Path) -> Path:
     if not file.is_file():
         raise SetupError(f"{reference}: the file {str(file)!r} does not exist.")
     return file.resolve()
@@ -99,7 +99,7 @@ def _load_module(reference: str, module: str) -> ModuleType:
 
 
 def _load_file(reference: str, path: Path) -> ModuleType:
-    file = _existing(reference, path)
+    file = _check_file(reference, path)
     _search_here(file.parent)  # for what the file imports from beside it
     # Under its own name, so that a module beside it that imports it gets the same one; never in place of another.
     name = file.stem if file.stem not in sys.modules else f"agent3_served_{file.stem}"

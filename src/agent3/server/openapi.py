@@ -173,7 +173,7 @@ def document() -> dict[str, Any]:
         "paths": {
             "/v1/agents": {
                 "get": _operation("List or search agents", parameters=words),
-                "post": _adding("Add an agent, or update one", AGENT_SCHEMA),
+                "post": _describe_adding("Add an agent, or update one", AGENT_SCHEMA),
             },
             "/v1/agents/{agent_id}": {
                 "get": _operation("Show an agent", parameters=agent),
@@ -259,7 +259,7 @@ def document() -> dict[str, Any]:
     }
 
 
-def _adding(summary: str, body: dict[str, Any]) -> dict[str, Any]:
+def _describe_adding(summary: str, body: dict[str, Any]) -> dict[str, Any]:
     """What was added (201), or of several things none (200); as a stream for a caller who wants to see progress."""
     operation = _operation(summary, body, _ADDED)
     where = {"Location": {"description": "The agent, if it is one", "schema": {"type": "string"}}}

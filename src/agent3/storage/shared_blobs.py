@@ -140,7 +140,7 @@ class ObjectBlobs:
             await asyncio.sleep(_PAUSE)
         status, _ = await self._ask("PUT", sha256, data)
         if status not in (200, 201, 204):
-            raise _unexpected("stored", sha256, status)
+            raise _status_error("stored", sha256, status)
         return sha256
 
     async def get(self, sha256: str) -> bytes:
@@ -149,14 +149,14 @@ class ObjectBlobs:
         if status == 404:
             raise _not_found(sha256)
         if status != 200:
-            raise _unexpected("read", sha256, status)
+            raise _status_error("read", sha256, status)
         return await asyncio.to_thread(_verify, sha256, body)
 
     async def exists(self, sha256: str) -> bool:
         """Whether a blob of that hash is stored; its content is not checked."""
         status, _ = await self._ask("HEAD", check_hash(sha256))
         if status not in (200, 404):
-            raise _unexpected("looked up", sha256, status)
+            raise _status_error("looked up", sha256, status)
         return status == 200
 
     async def delete(self, sha256: str) -> bool:
@@ -176,7 +176,7 @@ class ObjectBlobs:
         status, _ = await self._ask("DELETE", sha256)
         if status not in (200, 204, 404):
             await self._database.statement("UPDATE blobs SET going = 0 WHERE sha256 = ?", sha256)
-            raise _unexpected("deleted", sha256, status)
+            raise _status_error("deleted", sha256, status)
         await self._database.statement("DELETE FROM blobs WHERE sha256 = ?", sha256)
 
     async def _ask(self, method: str, sha256: str, data: bytes = b"") -> tuple[int, bytes]:
@@ -251,7 +251,7 @@ def _not_found(sha256: str) -> NotFound:
     return NotFound(f"Blob {sha256} is not stored. It may have expired.")
 
 
-def _unexpected(what: str, sha256: str, status: int) -> StorageError:
+def _status_error(what: str, sha256: str, status: int) -> StorageError:
     text = f"Blob {sha256} could not be {what}: the object store answered {status}."
     if status in (401, 403):
         text += " Check the key, its permissions and the region."

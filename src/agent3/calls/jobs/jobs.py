@@ -495,7 +495,7 @@ class Jobs:
             line = (seq, job.turn, last.kind, self.log.encode_body(job.id, last), now)
             row = await self._database.gather(self._ending_with_event, job.id, *values, *line)
             if row is None:
-                raise _discarded(job)
+                raise _discard_error(job)
             ended = decode_job(row)
         self._notify(job.id)
         return ended
@@ -591,7 +591,7 @@ class Jobs:
         seq, values = self._ending(job, outcome, route, answers, events, kept, written, attempted, bill, now)
         row = await tx.one(self._end, *values)
         if row is None:
-            raise _discarded(job)
+            raise _discard_error(job)
         # A target that goes on working elsewhere and says the same as before is no news.
         news = not isinstance(outcome, Working) or outcome != job.outcome
         last = [Event("turn", data=as_event_data(outcome), seq=seq, turn=job.turn)] if news else []
@@ -678,7 +678,7 @@ def _already_exists(call: Call) -> Conflict:
     return Conflict(f"Job {call.id} already exists. Use a new id for each call.")
 
 
-def _discarded(job: Job) -> TurnTaken:
+def _discard_error(job: Job) -> TurnTaken:
     return TurnTaken(f"Job {job.id} has ended or was taken over by another process; this outcome is discarded.")
 
 

@@ -100,7 +100,7 @@ class Resolve(Step):
             return call
         try:
             if call.entry == "answer" and isinstance(state, dict) and _ASKED in state:
-                return self._answered(call, msgspec.convert(state[_ASKED], _Open))
+                return self._try_to_continue(call, msgspec.convert(state[_ASKED], _Open))
             return self._read(call, text_of(call.parts))
         except Agent3Error as error:
             return failed_by(error)
@@ -196,7 +196,7 @@ class Resolve(Step):
         call.live.understood = {"input": known.input, "guessed": known.guessed}
         return _as_start(replace(call, input=known.input))
 
-    async def _answered(self, call: Call, known: _Open) -> Call | Outcome:
+    async def _try_to_continue(self, call: Call, known: _Open) -> Call | Outcome:
         """The turn that answers our questions."""
         try:
             entered = await self._continue(call, known)
@@ -240,7 +240,7 @@ class Resolve(Step):
                 known.input = {**known.input, question.id: value}
         if again := [question for question in again if question.id not in known.input]:
             return _ask(tuple(again), known)
-        if missing := _missing(capability, known.input):
+        if missing := _list_missing(capability, known.input):
             return _ask(ask_for(capability, Ask(missing, (), known.input, {}, known.language)), known)
         return self._confirm(call, known)
 
@@ -386,7 +386,7 @@ def _as_input(capability: Capability, said: Any) -> dict[str, Any] | None:
     return said
 
 
-def _missing(capability: Capability, given: dict[str, Any]) -> tuple[str, ...]:
+def _list_missing(capability: Capability, given: dict[str, Any]) -> tuple[str, ...]:
     required = capability.input_schema.get("required")
     names = required if isinstance(required, list) else []
     return tuple(name for name in names if isinstance(name, str) and name not in given)

@@ -210,7 +210,7 @@ class _Base:
             raise TooLarge(f"{name} yielded more than {_MOST_SENT} bytes and was stopped.")
 
 
-def _accepted(answer: Answer, question: Question) -> Any:
+def _accept(answer: Answer, question: Question) -> Any:
     """What was answered; an exception where that is a no."""
     if answer.action == "decline":
         why = answer.data.get("message") if isinstance(answer.data, dict) else None
@@ -243,7 +243,7 @@ class Context(_Base):
             try:
                 return to_type(kind, data)
             except ValidationError as error:
-                data = _accepted(await self._ask(_asked_again(question, error)), question)
+                data = _accept(await self._ask(_asked_again(question, error)), question)
 
     async def sample(
         self,
@@ -273,7 +273,7 @@ class Context(_Base):
 
     async def _answer(self, question: Question) -> Any:
         answer = self._given(question)
-        return _accepted(await self._ask(question) if answer is None else answer, question)
+        return _accept(await self._ask(question) if answer is None else answer, question)
 
     async def _ask(self, question: Question) -> Answer:
         asker = self._call.live.ask
@@ -393,7 +393,7 @@ class SyncContext(_Base):
         answer = self._given(question)
         if answer is None:
             raise _Asked(question)
-        return _accepted(answer, question)
+        return _accept(answer, question)
 
     def log(self, what: Any, level: Level = "info", *, logger: str | None = None) -> None:
         """Send a log line, a text or anything that is JSON, to a caller that wants lines of this level; raises

@@ -150,13 +150,13 @@ class OpenAPIConnector:
         call.live.hides = (*call.live.hides, credential.hidden)
         carried = await credential.carry(request.url)
         try:
-            return await self._exchange(call, operation, gate, _carrying(request, carried))
+            return await self._exchange(call, operation, gate, _add_carried(request, carried))
         except TargetRefused as refused:
             # What was refused for its token was not done, and may be sent with a better one, once.
             if refused.data.get("status") != 401 or not await credential.renew(carried.headers, refused):
                 raise
         carried = await credential.carry(request.url)
-        return await self._exchange(call, operation, gate, _carrying(request, carried))
+        return await self._exchange(call, operation, gate, _add_carried(request, carried))
 
     async def _exchange(self, call: Call, operation: Operation, gate: Gate, request: Request) -> Done:
         """What a success gave; else the error that the response stands for."""
@@ -233,7 +233,7 @@ def _check_secret_goes(home: str, server: str) -> None:
         )
 
 
-def _carrying(request: Request, carried: Carried) -> Request:
+def _add_carried(request: Request, carried: Carried) -> Request:
     headers = {**request.headers}
     for name, value in carried.headers.items():
         if name == "Cookie" and "Cookie" in headers:

@@ -136,8 +136,8 @@ async def _multipart(
     pieces: list[bytes] = []
 
     def add(name: str, content: bytes, media_type: str | None, file: str | None = None) -> None:
-        head = f'Content-Disposition: form-data; name="{_quoted(name)}"'
-        head += f'; filename="{_quoted(file)}"' if file is not None else ""
+        head = f'Content-Disposition: form-data; name="{_quote_name(name)}"'
+        head += f'; filename="{_quote_name(file)}"' if file is not None else ""
         head += f"\r\nContent-Type: {media_type}" if media_type else ""
         pieces.append(f"--{boundary}\r\n{head}\r\n\r\n".encode() + content + b"\r\n")
 
@@ -185,6 +185,6 @@ def _whole_type(kind: str) -> str:
     return "application/octet-stream" if "*" in kind else kind
 
 
-def _quoted(text: str) -> str:
+def _quote_name(text: str) -> str:
     """A name inside of quotes, as browsers write it (HTML standard, multipart/form-data encoding)."""
     return text.replace("\r", "%0D").replace("\n", "%0A").replace('"', "%22")

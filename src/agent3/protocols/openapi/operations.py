@@ -136,7 +136,7 @@ class _Reader:
 
     def read(self) -> Agent:
         content = self.document.content
-        info = _mapping(content.get("info"))
+        info = _as_mapping(content.get("info"))
         title = clean_text(str(info.get("title") or ""))[:200].strip()
         capabilities: list[Capability] = []
         names: set[str] = set()
@@ -166,7 +166,7 @@ class _Reader:
             name=title or host,
             description=clean_text(str(info.get("summary") or info.get("description") or ""))[:_MOST_DESCRIPTION],
             version=str(info.get("version") or "1")[:50],
-            provider=clean_text(str(_mapping(info.get("contact")).get("name") or ""))[:200] or None,
+            provider=clean_text(str(_as_mapping(info.get("contact")).get("name") or ""))[:200] or None,
             tags=("openapi",),
             capabilities=tuple(capabilities),
             source=source,
@@ -175,18 +175,18 @@ class _Reader:
                 "openapi": self.document.version,
                 "title": title,
                 "servers": servers,
-                "security": sorted(_mapping(_mapping(content.get("components")).get("securitySchemes"))),
+                "security": sorted(_as_mapping(_as_mapping(content.get("components")).get("securitySchemes"))),
                 **({"leftOut": self.skipped[:100]} if self.skipped else {}),
                 **({"simplified": self.loose[:100]} if self.loose else {}),
             },
         )
 
     def _operations(self) -> Iterator[tuple[str, str, Mapping[str, Any], Mapping[str, Any]]]:
-        for path, given in _mapping(self.document.content.get("paths")).items():
+        for path, given in _as_mapping(self.document.content.get("paths")).items():
             if not path.startswith("/"):
                 continue  # an extension, x-…
             try:
-                item = _mapping(self.document.follow(given))
+                item = _as_mapping(self.document.follow(given))
             except BrokenReference as why:
                 self.skipped.append(f"{path[:200]}: {why}")
                 continue
@@ -260,7 +260,7 @@ class _Reader:
         """Those of the operation, and those of its path that it does not replace."""
         found: dict[tuple[str, str], Mapping[str, Any]] = {}
         for given in (*_list(item.get("parameters")), *_list(operation.get("parameters"))):
-            parameter = _mapping(self.document.follow(given))
+            parameter = _as_mapping(self.document.follow(given))
             found[str(parameter.get("name")), str(parameter.get("in"))] = parameter
         order = {"path": 0, "query": 1, "header": 2, "cookie": 3}
         return sorted(found.values(), key=lambda one: order.get(str(one.get("in")), 4))
@@ -268,11 +268,11 @@ class _Reader:
     def _server(self, item: Mapping[str, Any], operation: Mapping[str, Any]) -> str:
         """The first server of the operation, of its path or of the document, its variables at their defaults."""
         levels = (operation.get("servers"), item.get("servers"), self.document.content.get("servers"))
-        server = _mapping(next((_list(level)[0] for level in levels if _list(level)), {"url": "/"}))
-        variables = _mapping(server.get("variables"))
+        server = _as_mapping(next((_list(level)[0] for level in levels if _list(level)), {"url": "/"}))
+        variables = _as_mapping(server.get("variables"))
 
         def fill(match: re.Match[str]) -> str:
-            default = _mapping(variables.get(match[1])).get("default")
+            default = _as_mapping(variables.get(match[1])).get("default")
             if default is None:
                 raise SetupError(f"The server {server.get('url')!r} has a variable {match[1]!r} without a default.")
             return str(default)
@@ -292,14 +292,14 @@ class _Reader:
         """The scheme that the one credential serves: the named one, else the first that is enough alone."""
         if self.pattern.credential is None:
             return None
-        schemes = _mapping(_mapping(self.document.content.get("components")).get("securitySchemes"))
-        wanted = self._wanted(operation)
+        schemes = _as_mapping(_as_mapping(self.document.content.get("components")).get("securitySchemes"))
+        wanted = self._requirements(operation)
         chosen = self.pattern.meta.get("secret_header")
         for requirement in wanted:
             if len(requirement) != 1:
                 continue
             ((name, scopes),) = requirement.items()
-            definition = _mapping(self.document.follow(schemes.get(name)))
+            definition = _as_mapping(self.document.follow(schemes.get(name)))
             found = Scheme(definition, tuple(str(scope) for scope in _list(scopes)))
             if chosen is not None and chosen.lower() not in (name.lower(), str(definition.get("name", "")).lower()):
                 continue
@@ -314,14 +314,14 @@ class _Reader:
         """
         if self.pattern.credential is None:
             return False
-        schemes = _mapping(_mapping(self.document.content.get("components")).get("securitySchemes"))
+        schemes = _as_mapping(_as_mapping(self.document.content.get("components")).get("securitySchemes"))
         if str(self.pattern.meta.get("secret_header")).lower() in {str(name).lower() for name in schemes}:
             return False  # the operator named a scheme, which this operation does not want
-        return bool(self._wanted(operation)) or not schemes
+        return bool(self._requirements(operation)) or not schemes
 
-    def _wanted(self, operation: Mapping[str, Any]) -> list[Mapping[str, Any]]:
+    def _requirements(self, operation: Mapping[str, Any]) -> list[Mapping[str, Any]]:
         given = operation["security"] if "security" in operation else self.document.content.get("security")
-        return [_mapping(one) for one in _list(given) if _mapping(one)]
+        return [_as_mapping(one) for one in _list(given) if _as_mapping(one)]
 
     def _response(self, operation: Mapping[str, Any]) -> tuple[dict[str, Any] | None, str]:
         """What a success gives, where every success says so in JSON; and what the request accepts."""
@@ -329,11 +329,11 @@ class _Reader:
         media: list[str] = []
         whole = True
         schemas = Schemas(self.document, response=True, detail=self.detail)
-        for status, given in _mapping(operation.get("responses")).items():
+        for status, given in _as_mapping(operation.get("responses")).items():
             if not str(status).upper().startswith("2"):
                 continue
             try:
-                content = _mapping(_mapping(self.document.follow(given)).get("content"))
+                content = _as_mapping(_as_mapping(self.document.follow(given)).get("content"))
             except BrokenReference:
                 whole = False
                 continue
@@ -342,7 +342,7 @@ class _Reader:
                 whole = whole and str(status) in ("204", "205")
                 outputs.append({"type": "null"})
             elif all(_JSON.fullmatch(_bare(str(kind))) for kind in content):
-                outputs += [schemas.convert(_mapping(each).get("schema")) for each in content.values()]
+                outputs += [schemas.convert(_as_mapping(each).get("schema")) for each in content.values()]
             else:
                 whole = False
         accept = ", ".join([*dict.fromkeys(kind for kind in media if "*" not in kind)][:10])
@@ -382,8 +382,8 @@ class _Form:
             raise _Skipped(
                 f"its parameter {name[:60]!r} has the style {str(style)[:60]!r}, which is not valid in a {place}"
             )
-        content = _mapping(given.get("content"))
-        schema = _mapping(next(iter(content.values()), {})).get("schema") if content else given.get("schema")
+        content = _as_mapping(given.get("content"))
+        schema = _as_mapping(next(iter(content.values()), {})).get("schema") if content else given.get("schema")
         converted = self._schemas.convert(schema)
         notes: dict[str, Any] = {"description": str(given["description"])[:1_000]} if given.get("description") else {}
         if given.get("deprecated") is True:
@@ -419,16 +419,16 @@ class _Form:
             self._required = [one for one in self._required if one != name]
 
     def add_body(self, given: Any) -> None:
-        body = _mapping(self._document.follow(given))
-        content = {_bare(str(kind)): _mapping(each) for kind, each in _mapping(body.get("content")).items()}
+        body = _as_mapping(self._document.follow(given))
+        content = {_bare(str(kind)): _as_mapping(each) for kind, each in _as_mapping(body.get("content")).items()}
         if not content:
             return
         kind = min(content, key=_preference)
         schema, needed = content[kind].get("schema"), body.get("required") is True
         resolved = self._schemas.resolve(schema)
         encoding = {
-            str(name): {key: value for key, value in _mapping(each).items() if key in _ENCODING}
-            for name, each in _mapping(content[kind].get("encoding")).items()
+            str(name): {key: value for key, value in _as_mapping(each).items() if key in _ENCODING}
+            for name, each in _as_mapping(content[kind].get("encoding")).items()
         }
         is_form = kind in ("multipart/form-data", "application/x-www-form-urlencoded")
         if is_form or (_JSON.fullmatch(kind) and self._spreads(resolved, needed)):
@@ -475,7 +475,7 @@ class _Form:
         fields, files = {}, []
         for name, each in properties.items():
             made = each
-            if kind == "multipart/form-data" and (file := self._file(_mapping(schema.get("properties")).get(name))):
+            if kind == "multipart/form-data" and (file := self._file(_as_mapping(schema.get("properties")).get(name))):
                 made = file
             key = self._add(name, "body", made)
             fields[key] = name
@@ -509,7 +509,7 @@ def _absolute(scheme: Mapping[str, Any], server: str) -> dict[str, Any]:
     made = dict(scheme)
     if isinstance(made.get("openIdConnectUrl"), str):
         made["openIdConnectUrl"] = urljoin(server, made["openIdConnectUrl"])
-    flow = _mapping(_mapping(made.get("flows")).get("clientCredentials"))
+    flow = _as_mapping(_as_mapping(made.get("flows")).get("clientCredentials"))
     if isinstance(flow.get("tokenUrl"), str):
         flow = {**flow, "tokenUrl": urljoin(server, flow["tokenUrl"])}
         made["flows"] = {**made["flows"], "clientCredentials": flow}
@@ -546,7 +546,7 @@ def _bare(kind: str) -> str:
     return kind.partition(";")[0].strip().lower()
 
 
-def _mapping(value: Any) -> Mapping[str, Any]:
+def _as_mapping(value: Any) -> Mapping[str, Any]:
     return value if isinstance(value, Mapping) else {}
 
 

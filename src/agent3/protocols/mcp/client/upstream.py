@@ -406,7 +406,7 @@ class Upstream:
                 self._open_shared(line), context=contextvars.Context()
             )
             self._tasks.add(opening)
-            opening.add_done_callback(partial(self._opened, line))
+            opening.add_done_callback(partial(self._on_opened, line))
         loop = asyncio.get_running_loop()
         ends = float("inf") if patience is None else loop.time() + patience
         while not opening.done():
@@ -540,7 +540,7 @@ class Upstream:
             self.known.forget()
             self._forget_lists()
 
-    def _opened(self, line: Line, opening: asyncio.Task[Session]) -> None:
+    def _on_opened(self, line: Line, opening: asyncio.Task[Session]) -> None:
         self._tasks.discard(opening)
         self._opening.pop(line, None)
         if not opening.cancelled() and (error := opening.exception()) is not None:

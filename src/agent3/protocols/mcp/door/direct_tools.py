@@ -197,7 +197,7 @@ class DirectTools:
         generation = await self._directory.generation()
         if view is not None and view.generation == generation:
             return view
-        view = await self._renewed(view, generation, principal)
+        view = await self._renew_view(view, generation, principal)
         self._views[key] = principal, view
         self._views.move_to_end(key)
         self._told.setdefault(key, view.edition)
@@ -206,7 +206,7 @@ class DirectTools:
             del self._told[gone]
         return view
 
-    async def _renewed(self, view: _View | None, generation: int, principal: Principal) -> _View:
+    async def _renew_view(self, view: _View | None, generation: int, principal: Principal) -> _View:
         changed = self._directory.changed_since(view.generation) if view is not None else None
         if view is None or changed is None:
             counts, is_whole = await self._look_at_all(principal)

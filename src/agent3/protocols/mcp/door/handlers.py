@@ -138,7 +138,7 @@ class RequestHandlers:
         """Serve what the tool set offers; the SDK announces what is registered."""
 
         def serve(method: str, params: type[BaseModel], handler: Callable[..., Awaitable[Any]]) -> None:
-            async def checked(ctx: Context, given: Any) -> Any:
+            async def check_and_handle(ctx: Context, given: Any) -> Any:
                 # Always, because the task of a session remembers the way of the request that opened it.
                 try:
                     via.enter(self._gateway, _way_of(ctx))
@@ -146,7 +146,7 @@ class RequestHandlers:
                     raise to_mcp_error(error) from None
                 return await handler(ctx, given)
 
-            server.add_request_handler(method, cast("Any", params), checked)
+            server.add_request_handler(method, cast("Any", params), check_and_handle)
 
         serve("tools/list", wire.PaginatedRequestParams, self.list_tools)
         serve("tools/call", wire.CallToolRequestParams, self.call_tool)

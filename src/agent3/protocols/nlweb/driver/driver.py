@@ -537,10 +537,10 @@ class _Operator:
         anew = await look(self._page)
         known = (control.role, control.name, control.row, control.places)
         same = [one for one in anew.controls if (one.role, one.name, one.row, one.places) == known]
-        lasting = _lasting(control)
+        lasting = _lasting_key(control)
         # Numbers may be all that told it from another row, which could be the only one that is left.
-        if not same and sum(_lasting(one) == lasting for one in self._view.controls) <= 1:
-            same = [one for one in anew.controls if _lasting(one) == lasting]
+        if not same and sum(_lasting_key(one) == lasting for one in self._view.controls) <= 1:
+            same = [one for one in anew.controls if _lasting_key(one) == lasting]
         return await anew.element(same[0]) if len(same) == 1 else element
 
     async def settle(self) -> None:
@@ -1010,7 +1010,7 @@ class _Operator:
         return read
 
 
-def _lasting(control: Control) -> tuple[object, ...]:
+def _lasting_key(control: Control) -> tuple[object, ...]:
     """What a control is known by when its page was drawn anew: all but the numbers around it."""
     places = [[text for text in texts if not re.search(r"\d", text)] for texts in (control.row, *control.places)]
     return control.role, control.name, places
