@@ -181,7 +181,15 @@ def print_agent(body: Mapping[str, Any]) -> None:
         console.print(clean(body["description"]))
     console.print(clean(", ".join(fact for fact in facts if fact)), style="dim")
     if signature := body.get("signature"):
-        console.print(clean(_signature_text(signature)), style="dim")
+        # Whether the card is signed and the signature is valid, which decides how far the card can be trusted.
+        why = f": {signature['why']}" if signature.get("why") else ""
+        texts = {
+            "verified": f"card signed and verified, key {', '.join(key[:16] for key in signature.get('keys') or ())}",
+            "unverified": f"card signed, but not verified{why}",
+            "invalid": f"card with an INVALID signature{why}",
+            "given": "card given by the operator",
+        }
+        console.print(clean(texts.get(str(signature.get("status")), "card not signed")), style="dim")
     if mcp := body.get("mcp"):
         eras = " and ".join(mcp["eras"] or ())
         wanted = "" if mcp["era"] == "auto" else ", as chosen with --era"
@@ -206,18 +214,6 @@ def print_agent(body: Mapping[str, Any]) -> None:
             state = f"{heal['state']}, score {heal['score']:.2f}, {heal['wins']} times"
             console.print(clean(f"  {heal['id']}  {heal['action']}: {what}: {state}"))
         console.print("  To decide: agent3 web heals accept ID, or agent3 web heals revert ID.", style="dim")
-
-
-def _signature_text(signature: Mapping[str, Any]) -> str:
-    """Whether the card is signed and the signature is valid, which decides how far the card can be trusted."""
-    why = f": {signature['why']}" if signature.get("why") else ""
-    texts = {
-        "verified": f"card signed and verified, key {', '.join(key[:16] for key in signature.get('keys') or ())}",
-        "unverified": f"card signed, but not verified{why}",
-        "invalid": f"card with an INVALID signature{why}",
-        "given": "card given by the operator",
-    }
-    return texts.get(str(signature.get("status")), "card not signed")
 
 
 def _sign_in_text(sign_in: Mapping[str, Any]) -> str:

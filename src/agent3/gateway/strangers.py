@@ -41,7 +41,13 @@ def admit_described(agent: Agent, given: Route) -> Agent:
 
     SecurityError where it names a program or a secret that ``given`` does not; TooLarge where it says too much.
     """
-    _check_described(agent, given)
+    known = references_in(given)
+    for capability in agent.capabilities:
+        for route in capability.routes:
+            if route.address.startswith("stdio:") and route.address != given.address:
+                raise SecurityError(f"{agent.name} describes itself as a program of this machine.")
+            if route.credential not in (None, given.credential) or references_in(route) - known:
+                raise SecurityError(f"{agent.name} asks for a secret of this machine in its description.")
     if (many := len(agent.capabilities)) > _MOST_CAPABILITIES:
         raise TooLarge(f"{agent.name[:100]} has {many} capabilities; an agent may have {_MOST_CAPABILITIES} at most.")
     cleaned, refused = clean_agent(agent)
@@ -58,13 +64,3 @@ def check_name(agent: Agent) -> None:
     if why := explain_name(agent.name):
         METRICS.foreign_names_refused.inc()
         raise SecurityError(f"{agent.id} cannot be added under the name it gives itself: {why}. Choose another --name.")
-
-
-def _check_described(agent: Agent, given: Route) -> None:
-    known = references_in(given)
-    for capability in agent.capabilities:
-        for route in capability.routes:
-            if route.address.startswith("stdio:") and route.address != given.address:
-                raise SecurityError(f"{agent.name} describes itself as a program of this machine.")
-            if route.credential not in (None, given.credential) or references_in(route) - known:
-                raise SecurityError(f"{agent.name} asks for a secret of this machine in its description.")

@@ -168,7 +168,9 @@ def _fills_of(scene: Scene, index: int, number: int, slot: Slot) -> Iterator[Fil
                 for first in firsts:
                     yield replace(_with_noun(scene, index, begin, fill), first=first, cued=True, named=not noun)
         yield from _before_name(scene, index, number, slot)
-    second = _is_second(scene, slot)
+    # Whether an address is rather for the parameter of its kind that is required, unless something names this one.
+    rivals = [other for other in scene.slots if other.required and other.kind == slot.kind]
+    second = slot.kind in _ADDRESSES and not slot.required and bool(rivals)
     for begin, own in dict.fromkeys(scene.led_begins(index, slot)):
         if (own or (slot.required and slot.kind != "text")) and (slot.role or not second):
             yield from _values(scene, index, begin, number, slot, "role" if own else "weak")
@@ -184,12 +186,6 @@ def _fills_of(scene: Scene, index: int, number: int, slot: Slot) -> Iterator[Fil
     unsaid = slot.required or (slot.kind not in _WORDED and not second)
     if unsaid or shown or (slot.kind == "text" and tokens[index].shape == "quote"):
         yield from _values(scene, index, index, number, slot, "")
-
-
-def _is_second(scene: Scene, slot: Slot) -> bool:
-    """Whether an address is rather for the parameter of its kind that is required, unless something names this one."""
-    rivals = [other for other in scene.slots if other.required and other.kind == slot.kind]
-    return slot.kind in _ADDRESSES and not slot.required and bool(rivals)
 
 
 def _has_title(scene: Scene) -> bool:

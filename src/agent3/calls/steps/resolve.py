@@ -168,9 +168,6 @@ class Resolve(Step):
                 reading = await self._propose(capability, message, reading) or reading
             except Agent3Error as error:
                 return failed_by(error)
-        return self._take(call, message, reading)
-
-    def _take(self, call: Call, message: str, reading: Understood | Ask) -> Call | Outcome:
         if isinstance(reading, Understood):
             self._sentences.inc(("understood",))
             return self._confirm(call, _Open(reading.input, [*reading.guessed], detect_language(message)))
@@ -190,9 +187,6 @@ class Resolve(Step):
         sure = not hints.consequential or capability.meta.get("confirms") == "itself"
         if not known.confirmed and (not sure or (known.guessed and not hints.read_only)):
             return _ask((ask_confirmation(capability, known.input, known.language),), known)
-        return self._start(call, known)
-
-    def _start(self, call: Call, known: _Open) -> Call:
         call.live.understood = {"input": known.input, "guessed": known.guessed}
         return _as_start(replace(call, input=known.input))
 
@@ -240,7 +234,9 @@ class Resolve(Step):
                 known.input = {**known.input, question.id: value}
         if again := [question for question in again if question.id not in known.input]:
             return _ask(tuple(again), known)
-        if missing := _list_missing(capability, known.input):
+        required = capability.input_schema.get("required")
+        names = required if isinstance(required, list) else []
+        if missing := tuple(name for name in names if isinstance(name, str) and name not in known.input):
             return _ask(ask_for(capability, Ask(missing, (), known.input, {}, known.language)), known)
         return self._confirm(call, known)
 
@@ -384,12 +380,6 @@ def _as_input(capability: Capability, said: Any) -> dict[str, Any] | None:
     ):
         return None
     return said
-
-
-def _list_missing(capability: Capability, given: dict[str, Any]) -> tuple[str, ...]:
-    required = capability.input_schema.get("required")
-    names = required if isinstance(required, list) else []
-    return tuple(name for name in names if isinstance(name, str) and name not in given)
 
 
 def _says_all(capability: Capability, asked: Ask) -> bool:

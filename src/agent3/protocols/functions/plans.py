@@ -158,23 +158,19 @@ def fill(value: Any, results: Mapping[str, Any]) -> Any:
     if isinstance(value, str):
         if whole := _WHOLE.match(value):
             return _at(whole[1], results)
-        return _fill_text(value, results)
+        # Bounded: steps that each name the one before twice would double what they send with every step.
+        pieces, end, size = [], 0, 0
+        for found in _INSIDE.finditer(value):
+            pieces += [value[end : found.start()], _text(_at(found[1], results))]
+            end, size = found.end(), size + len(pieces[-1])
+            if size > _LONGEST_TEXT:
+                raise TooLarge(f"A text of the plan would have more than {_LONGEST_TEXT} characters of results in it.")
+        return "".join([*pieces, value[end:]])
     if isinstance(value, Mapping):
         return {key: fill(item, results) for key, item in value.items()}
     if isinstance(value, list | tuple):
         return [fill(item, results) for item in value]
     return value
-
-
-def _fill_text(text: str, results: Mapping[str, Any]) -> str:
-    """Bounded: steps that each name the one before twice would double what they send with every step."""
-    pieces, end, size = [], 0, 0
-    for found in _INSIDE.finditer(text):
-        pieces += [text[end : found.start()], _text(_at(found[1], results))]
-        end, size = found.end(), size + len(pieces[-1])
-        if size > _LONGEST_TEXT:
-            raise TooLarge(f"A text of the plan would have more than {_LONGEST_TEXT} characters of results in it.")
-    return "".join([*pieces, text[end:]])
 
 
 def _at(path: str, results: Mapping[str, Any]) -> Any:

@@ -778,7 +778,13 @@ class _Operator:
         async def shows() -> bool:
             return await (await self._renew(act.control, element)).evaluate(_CHECKED) is wanted
 
-        return await self._comes_to(shows)
+        # Whether the page shows something soon: a page that asks a server first shows it later.
+        until = asyncio.get_running_loop().time() + _SAVING_SECONDS
+        while not await shows():
+            if asyncio.get_running_loop().time() > until:
+                return False
+            await asyncio.sleep(_POLL_SECONDS)
+        return True
 
     def _tell_upload(self, act: Act) -> str:
         size = inside(self._uploads, act.values[0]).stat().st_size
@@ -801,15 +807,6 @@ class _Operator:
             if await element.evaluate("(node, name) => [...node.files].some(one => one.name === name)", name):
                 return True
         return any(name in line for line in self.seen)  # a page that has taken it may empty its field
-
-    async def _comes_to(self, shows: Callable[[], Awaitable[bool]]) -> bool:
-        """Whether the page shows something soon: a page that asks a server first shows it later."""
-        until = asyncio.get_running_loop().time() + _SAVING_SECONDS
-        while not await shows():
-            if asyncio.get_running_loop().time() > until:
-                return False
-            await asyncio.sleep(_POLL_SECONDS)
-        return True
 
     async def _press(self, act: Act, element: ElementHandle, following: Sequence[Clause]) -> bool | Doubt:
         pressed: Any = await element.evaluate(_PRESSED, {})
@@ -930,7 +927,10 @@ class _Operator:
         if any(_PENDING.search(line) for line in lines) and not act.control.opens:
             return False
         if act.control.role == "option":
-            return await self._is_chosen(act, element)
+            # Whether an option that was pressed is the chosen one now, or what its list belongs to shows it.
+            with suppress(playwright().Error):
+                return bool(await element.evaluate(_CHOSEN, act.control.name))
+            return False
         return "event" in events or bool(self._alerts) or after != before
 
     async def _click(self, element: ElementHandle) -> None:
@@ -966,12 +966,6 @@ class _Operator:
                     break
         # What stands nowhere any more, or cannot be found again, was said all the same.
         return said + [line for line, _, told in refusing if line not in found and not told]
-
-    async def _is_chosen(self, act: Act, element: ElementHandle) -> bool:
-        """Whether an option that was pressed is the chosen one now, or what its list belongs to shows it."""
-        with suppress(playwright().Error):
-            return bool(await element.evaluate(_CHOSEN, act.control.name))
-        return False
 
     @contextmanager
     def _watch(self) -> Iterator[list[str]]:
