@@ -114,7 +114,7 @@ def test_a_failed_step_skips_what_waits_for_it_and_the_rest_only_if_told_to() ->
     ("steps", "words"),
     [
         ([], "1 to 200 steps"),
-        ([{"id": "a", "tool": "t"}, {"id": "a", "tool": "t"}], "stands twice"),
+        ([{"id": "a", "tool": "t"}, {"id": "a", "tool": "t"}], "occurs twice"),
         ([{"id": "a", "tool": "t", "after": ["bb"]}, {"id": "b", "tool": "t"}], "not in the plan"),
         ([{"id": "search", "tool": "t"}, {"id": "b", "tool": "t", "input": "${serch.x}"}], "Did you mean 'search'?"),
         ([{"id": "a", "tool": "t", "after": ["b"]}, {"id": "b", "tool": "t", "after": ["a"]}], "depend on one another"),
