@@ -314,7 +314,54 @@ def test_one_that_a_message_says_all_for_is_chosen_before_one_that_it_leaves_ope
         )
     )
     offered = [now, convert]
-    chosen = choose(index_capabilities(offered), offered, "what time is it in Tokyo", 1_795_000_000.0)
+    chosen = choose(index_capabilities(offered), offered, "the time in Tokyo, please", 1_795_000_000.0)
     assert chosen == (now if reads else None)  # what does something is asked about
     full = "convert 10:30 from Europe/Madrid to Asia/Tokyo"
     assert choose(index_capabilities(offered), offered, full, 1_795_000_000.0) == convert
+
+
+def test_a_rare_synonym_does_not_outdo_the_word_itself() -> None:
+    files = [Capability(name=name, description="Works on a file.") for name in ("write_file", "move_file", "edit_file")]
+    files.append(Capability(name="read_file", description="Read a file."))
+    other = Capability(name="gzip_file", description="Compress a file to download, read from an upload or document.")
+    index = Index(
+        {
+            agent.id: agent
+            for agent in (
+                Agent(id="files", name="Files", capabilities=tuple(files)),
+                Agent(id="other", name="Other", capabilities=(other,)),
+            )
+        }
+    )
+    assert next(iter(index.rank("read a file"))).capability == "read_file"
+
+
+def test_what_stands_between_numbers_is_arithmetic() -> None:
+    calculate = Capability(name="calculate", description="Work out an arithmetic expression.")
+    clock = Capability(name="convert_time", description="Convert a time between time zones.")
+    index = Index(
+        {
+            "calculator": Agent(id="calculator", name="Calculator", capabilities=(calculate,)),
+            "clock": Agent(id="clock", name="Clock", capabilities=(clock,)),
+        }
+    )
+    assert [next(iter(index.rank(text))).agent for text in ("what is 15 times 23", "12 percent of 80")] == [
+        "calculator"
+    ] * 2
+    assert next(iter(index.rank("how many times zones are there"))).agent == "clock"
+
+
+@pytest.mark.parametrize("text", ["leer un archivo", "lee el archivo", "¿puedes leer este fichero?"])
+def test_spanish_words_find_english_cards_before_false_friends(text: str) -> None:
+    read = Capability(name="read_file", description="Read the contents of a file.")
+    block = Capability(name="update_block", description="Whether the block is archived.")
+    index = Index(
+        {
+            agent.id: agent
+            for agent in (
+                Agent(id="files", name="Files", capabilities=(read, Capability(name="move_file"))),
+                Agent(id="notes", name="Notes", capabilities=(block,)),
+            )
+        }
+    )
+    assert next(iter(index.rank(text))).capability == "read_file"

@@ -8,10 +8,12 @@ from __future__ import annotations
 
 import re
 from collections import Counter
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping
+from functools import lru_cache
 from typing import NamedTuple, Protocol
 
 from agent3.directory.words import Language, detect_language, is_empty, spell, stem
+from agent3.sentences import lexicon
 
 __all__ = ["PAIRS", "Query", "Terms", "read_query"]
 
@@ -19,7 +21,7 @@ _LONGEST = 4_000
 """Characters of a query that are looked at: what a long message is about, it says first."""
 _MOST_WORDS = 64
 """Different words of a query that are looked for."""
-_KIND, _PAIR, _NEIGHBOUR = 0.4, 0.6, 0.5
+_KIND, _PAIR, _SYNONYM, _NEIGHBOUR = 0.4, 0.6, 0.5, 0.5
 _MOST_NEIGHBOURS = 6
 _MOST_CORRECTED = 12
 """Words that nobody uses whose neighbours are looked for: a query with more of them is no misspelt one."""
@@ -43,8 +45,19 @@ _KINDS = tuple(
         ),
         (r"\b\d{1,3}(?:\.\d{1,3}){3}\b", "ip address"),
         (r"#[0-9a-f]{6}\b", "color"),
+        (
+            r"\bwhat(?:'s| is)? (?:the )?(?:time|date|day)\b|\b(?:right now|currently|ahora)\b|\bqué (?:hora|día)\b",
+            "current",
+        ),
     )
 )
+
+_ARITHMETIC = re.compile(
+    r"\d\s*(?:[-+*/\u00d7\u00f7^]|times|plus|minus|divided by|multiplied by|por|más|menos|entre)\s*(?=\d)"
+    r"|\d ?(?:%|percent|por ciento) (?:of|de)\b",
+    re.IGNORECASE,
+)
+"""Words between numbers: the "times" of "3 times 4" asks for no clock."""
 
 _BESIDE = ("date", "time", "amount")
 """Kinds that a request has beside what it is about: "who won yesterday" is about no capability that takes a date."""
@@ -78,38 +91,9 @@ tax income | salary income | university college | school education | course clas
 | exam test | quiz question | joke humor | funny humor | quote saying | review rating | horoscope zodiac | moon
 astronomy | planet astronomy | earthquake disaster | air pollution | cloud storage | container docker | age birthday
 | due deadline | begin start | end stop | halt stop | launch start | copy duplicate | rename name | send transfer |
-publish post | share send | write save | store save
-"""
-
-# What Spanish words are called in English, where most cards are written; the first of each finds the others.
-_SPANISH = """
-carpeta folder directory | archivo file | fichero file | foto photo image | imagen image | vídeo video | correo
-email | mensaje message | reunión meeting event | cita appointment event | calendario calendar | hora time | hoy
-today | mañana tomorrow | fecha date | tiempo weather time | clima weather | lluvia rain weather | llover rain
-weather | amanece sunrise | vuelo flight | volar flight | hotel hotel | alojamiento accommodation hotel | dormir
-sleep hotel | vacación holiday trip | ferrocarril railway train | viaje trip travel | tren train | coche car |
-billete ticket | entrada ticket | reservar book reserve | reserva reservation booking | comprar buy purchase |
-compra purchase | pedido order | pedir order | tienda shop store | precio price | dinero money currency | cambio
-exchange | divisa currency | convertir convert | pagar pay | pago payment | factura invoice | cuenta account |
-usuario user | contraseña password | cliente customer client | buscar search find | encontrar find | crear create |
-añadir add | borrar delete remove | eliminar delete remove | quitar remove | cambiar change update | actualizar
-update | editar edit | mover move | copiar copy | renombrar rename | enviar send | mandar send | leer read |
-escribir write | guardar save | abrir open | cerrar close | lista list | listar list | contar count | parar stop |
-apagar off stop | encender on | arrancar start run | ejecutar run execute | luz light | canción song music | música
-music | película movie film | noticia news | libro book | receta recipe | comida food meal | comer food restaurant |
-restaurante restaurant | tarea task | recordatorio reminder | recordar remember reminder | nota note | idioma
-language | traducir translate | palabra word | significado meaning definition | resumen summary | resumir summarize
-| mapa map | ruta route directions | distancia distance | dirección address | ciudad city | país country | lugar
-place location | cerca near nearby | tabla table | columna column | fila row | consulta query | base database |
-registro record log | servidor server | página page | web website | enlace link url | descargar download | subir
-upload | contenedor container | puerto port | rama branch | código code | error error | fallo error failure |
-incidencia issue | canal channel | equipo team | paquete package parcel | envío shipping | salud health | médico
-doctor | medicina medicine | ejercicio exercise | peso weight | calcular calculate | suma sum add | acción stock
-share | bolsa stock market | partido match game | jugador player | juego game | pizza pizza | hablar speech | voz
-voice | grabar record | imprimir print | pantalla screen | mostrar show | perro dog | gato cat | casa house home |
-alquiler rent | trabajo job work | empleo job | persona person | amigo friend | grupo group | versión version |
-tamaño size | dibujar draw image | dibujo drawing image | cuento story | historia story history | hambre hungry food
-| nombre name | número number | nuevo new | último latest last
+publish post | share send | write save | store save | send post | history log | screenshot capture | big size |
+large size | high elevation | height elevation | altitude elevation | remember memory | forget memory | knowledge
+memory | restaurant place | cafe place | visit navigate | open navigate | undo revert | difference diff | compare diff
 """
 
 
@@ -119,11 +103,6 @@ def _pairs() -> dict[str, frozenset[str]]:
         members = [stem(word) for word in group.split()]
         for member in members:
             same.setdefault(member, set()).update(other for other in members if other != member)
-    for group in _SPANISH.split("|"):
-        word, *others = group.split()
-        (plain,) = spell(word)
-        for form in {stem(plain, "spanish"), stem(plain)}:
-            same.setdefault(form, set()).update(stem(other) for other in others)
     return {member: frozenset(others) for member, others in same.items()}
 
 
@@ -156,8 +135,9 @@ class Terms(Protocol):
 def read_query(text: str, terms: Terms) -> Query:
     """What to look for, given what there is."""
     text = text[:_LONGEST]
-    language = detect_language(text)
-    counts = Counter(word for word in spell(text) if not is_empty(word, language))
+    language: Language = "spanish" if lexicon.detect_language(text) == "es" else detect_language(text)
+    plain, sums = _ARITHMETIC.subn(" ", text)
+    counts = Counter(word for word in spell(plain) if not is_empty(word, language))
     weights: dict[str, float] = {}
     said: dict[str, str] = {}
 
@@ -170,14 +150,15 @@ def read_query(text: str, terms: Terms) -> Query:
     corrected = 0
     for word, count in list(counts.items())[:_MOST_WORDS]:
         worth = 1.5 * count / (count + 0.5)
-        term = _known_stem(word, language, terms)
-        if term is not None:
+        known = [term for term in _direct(word, language, terms) if terms.count(term)]
+        for term in known:
             add(term, worth, word)
-        elif corrected < _MOST_CORRECTED:
+        if not known and corrected < _MOST_CORRECTED:
             corrected += 1
             additions += [(near, _NEIGHBOUR * worth, word) for near in _neighbours(word, terms)]
-        others = PAIRS.get(stem(word, language)) or PAIRS.get(stem(word), frozenset())
-        additions += [(other, _PAIR * worth, word) for other in others]
+        additions += [(other, _PAIR * worth, word) for other in PAIRS.get(stem(word), ())]
+        additions += [(other, _SYNONYM * worth, word) for other in _synonyms(word, language)]
+    additions += [(stem(kind), 1.0, "calculation") for kind in ("calculate", "arithmetic", "math") if sums]
     is_about = bool(weights) or any(terms.count(term) for term, _, _ in additions)
     for pattern, kinds in _KINDS:
         if (is_about or kinds[0] not in _BESIDE) and (found := pattern.search(text)):
@@ -188,10 +169,20 @@ def read_query(text: str, terms: Terms) -> Query:
     return Query(weights, said)
 
 
-def _known_stem(word: str, language: Language, terms: Terms) -> str | None:
-    """The stem of a word that documents hold. Short queries hide their language, so that both are tried."""
-    other: Language = "spanish" if language == "english" else "english"
-    return next((term for term in (stem(word, language), stem(word, other)) if terms.count(term)), None)
+def _direct(word: str, language: Language, terms: Terms) -> Iterable[str]:
+    """The terms that are the word itself. Of a Spanish one also what it is in English, where most cards are written."""
+    if language == "spanish":
+        return {stem(word, language), *(stem(meaning) for meaning in lexicon.meanings(word))}
+    # Short queries hide their language, so that both are tried.
+    return (stem(word),) if terms.count(stem(word)) else (stem(word, "spanish"),)
+
+
+@lru_cache(maxsize=5_000)
+def _synonyms(word: str, language: Language) -> frozenset[str]:
+    """The terms of words that mean the same to a tool."""
+    root = stem(word)
+    forms = {form for form in lexicon.base_forms(word) if language == "spanish" or stem(form) == root}
+    return frozenset(stem(other) for form in forms for other in lexicon.synonyms(form)) - {root}
 
 
 def _neighbours(word: str, terms: Terms) -> list[str]:

@@ -29,6 +29,8 @@ _TOGETHER = 4
 _SMALL = 1_024
 """Below it all segments are of like size."""
 _MOST_PREFIXED = 50
+_FEWEST = 300
+"""Documents of which a small catalogue is taken to be a part: that one of ten tools has a word makes it no rare one."""
 _STEPS = (0.8, 0.6, 0.45, 0.3, 0.15, 0.0)
 """Shares of the best score by which a ranking is cut: most readers never get past the first."""
 _PORTION = 256
@@ -231,15 +233,12 @@ class Index:
         total = sum(sizes)
         terms = _Terms(parts)
         query = read_query(text, terms)
-        weights = {
-            term: weight * math.log(1 + (max(total - terms.count(term), 0) + 0.5) / (terms.count(term) + 0.5))
-            for term, weight in query.weights.items()
-        }
+        concepts = _weigh_concepts(query, terms, max(total, _FEWEST))
         scores = np.zeros(total, np.float32)
         numbers = np.empty(total, np.int64)
         begun = 0
         for part, size in zip(parts, sizes, strict=True):
-            part.score(weights, scores[begun : begun + size])
+            part.score(concepts, scores[begun : begun + size])
             numbers[begun : begun + size] = part.numbers[:size]
             begun += size
         found: set[int] = set()
@@ -253,6 +252,25 @@ class Index:
     def search(self, text: str) -> list[tuple[str, float]]:
         """Ids of agents with scores from 0 to 1, the best first: by its best capability and a little of the others."""
         return rank_agents(self.rank(text))
+
+
+def _weigh_concepts(query: Query, terms: _Terms, total: int) -> list[dict[str, float]]:
+    """For each word of a query: its terms, weighted by how rare they are.
+
+    No addition is rarer than the word that it stands for. Else a word that many have would be outdone by some synonym
+    that happens to stand in one document.
+    """
+    concepts: dict[str, dict[str, float]] = {}
+    for term, weight in query.weights.items():
+        concepts.setdefault(query.words[term], {})[term] = weight
+    for concept in concepts.values():
+        counts = {term: terms.count(term) for term in concept}
+        rarity = {term: math.log(1 + (max(total - count, 0) + 0.5) / (count + 0.5)) for term, count in counts.items()}
+        most = max(concept.values())
+        common = min(rarity[term] for term, weight in concept.items() if weight == most)
+        for term in concept:
+            concept[term] *= min(rarity[term], common)
+    return list(concepts.values())
 
 
 class _Entry(NamedTuple):

@@ -97,15 +97,17 @@ class Buffer:
         """Terms that begin so, at most so many."""
         return [term for term in self._starts.get(start[:_START], ()) if term.startswith(start)][:most]
 
-    def score(self, weights: Mapping[str, float], into: NDArray[np.float32]) -> None:
-        """Add what each document is worth for the weighted terms; those that are gone get 0."""
-        for term, weight in weights.items():
-            known = self.postings.get(term)
-            if known is not None:
-                rows = known[0][:]
-                keep = [row for row in rows if row < len(into)]
-                gains = np.array(known[1][: len(keep)], np.float16)  # as in a segment
-                into[keep] += np.float32(weight) * gains
+    def score(self, concepts: Sequence[Mapping[str, float]], into: NDArray[np.float32]) -> None:
+        """Add what each document is worth: of each concept, its best term; those that are gone get 0."""
+        for concept in concepts:
+            best = np.zeros(len(into), np.float32)
+            for term, weight in concept.items():
+                known = self.postings.get(term)
+                if known is not None:
+                    rows = [row for row in known[0][:] if row < len(into)]
+                    gains = np.array(known[1][: len(rows)], np.float16)  # as in a segment
+                    best[rows] = np.maximum(best[rows], np.float32(weight) * gains)
+            into += best
         into *= np.frombuffer(bytes(self.alive[: len(into)]), np.uint8)
 
 
@@ -174,17 +176,30 @@ class Segment:
             at += 1
         return found
 
-    def score(self, weights: Mapping[str, float], into: NDArray[np.float32]) -> None:
-        """Add what each document is worth for the weighted terms; those that are gone get 0."""
-        for term, weight in weights.items():
-            at = self._places.get(term)
-            if at is None:
-                continue
-            if (dense := self._dense.get(at)) is not None:
-                into += np.multiply(dense, np.float32(weight * _STEP), dtype=np.float32)
-            else:
-                here = slice(int(self._starts[at]), int(self._starts[at + 1]))
-                into[self._rows[here]] += np.float32(weight) * self._gains[here]
+    def score(self, concepts: Sequence[Mapping[str, float]], into: NDArray[np.float32]) -> None:
+        """Add what each document is worth: of each concept, its best term; those that are gone get 0."""
+        best = np.zeros(len(into), np.float32)
+        for concept in concepts:
+            touched: list[Any] = []
+            for term, weight in concept.items():
+                at = self._places.get(term)
+                if at is None:
+                    continue
+                rows: Any = slice(None)
+                if (dense := self._dense.get(at)) is not None:
+                    worth = np.multiply(dense, np.float32(weight * _STEP), dtype=np.float32)
+                else:
+                    here = slice(int(self._starts[at]), int(self._starts[at + 1]))
+                    rows, worth = self._rows[here], np.float32(weight) * self._gains[here].astype(np.float32)
+                if len(concept) > 1:
+                    # Only by how much it is better than the others of its concept.
+                    before = best[rows].copy()
+                    best[rows] = np.maximum(before, worth)
+                    worth = best[rows] - before
+                    touched.append(rows)
+                into[rows] += worth
+            for rows in touched:
+                best[rows] = 0
         if self.gone:
             into *= self.alive
 

@@ -226,8 +226,11 @@ def _entries(text: str) -> list[list[str]]:
 
 _MEANINGS: dict[str, set[str]] = {}
 _PHRASES: dict[str, set[tuple[str, ...]]] = {}
+_SYNONYMS_OF: dict[str, list[tuple[str, ...]]] = {}
 for _members in _entries(MEANINGS):
+    _alike = tuple(_member for _member in _members if "_" not in _member)
     for _member in _members:
+        _SYNONYMS_OF.setdefault(_member, []).append(_alike)
         _MEANINGS.setdefault(_member, set()).add(_members[0])
         if _members[0] not in BROAD:
             _PHRASES.setdefault(_member, set()).update(tuple(other.split("_")) for other in _members)
@@ -261,6 +264,11 @@ _SPANISH_VERBS = {
     _word for _members in _entries(VERBS) for _word in _members[1:] if _word.endswith(("ar", "er", "ir"))
 } - _ENGLISH_ACTIONS
 _ENCLITIC = re.compile(r"(?<=\w{3})(?:(?:me|te|se|nos)(?:l[oae]s?)?|l[oae]s?)$")
+
+
+def synonyms(word: str) -> frozenset[str]:
+    """The other words of the entries that a word, folded and as it stands, is in."""
+    return frozenset(other for entry in _SYNONYMS_OF.get(word, ()) for other in entry if other != word)
 
 
 @lru_cache(maxsize=20_000)
