@@ -36,7 +36,7 @@ def fetch(body: bytes) -> Any:
     "body", [b"[" * 100_000, b'{"a":' * 5_000 + b"1", b"[" + b"1," * 600_000 + b"1]", b"\xff", b""]
 )
 def test_what_cannot_be_read_is_refused_in_our_words(body: bytes) -> None:
-    with pytest.raises(TargetError, match="not JSON"):
+    with pytest.raises(TargetError, match="did not answer with JSON"):
         fetch(body)
 
 
