@@ -162,7 +162,7 @@ def test_a_crashed_program_is_started_again_but_not_without_end(tmp_path: Path) 
             assert second.sent
             third = await crash(upstream)
             assert not third.sent
-            assert "keeps ending" in third.message
+            assert "keeps exiting" in third.message
             assert third.retry_after is not None
             assert len(numbers(file, "pid")) == 2
 
@@ -191,7 +191,7 @@ def test_words_on_standard_error_are_logged_and_bounded(caplog: pytest.LogCaptur
     async def story() -> None:
         watchdog = Watchdog()
         channel = await StdioChannel.start(chatter, {}, watchdog)
-        await eventually(lambda: any("writes more" in one.message for one in caplog.records))
+        await eventually(lambda: any("writes a lot" in one.message for one in caplog.records))
         await channel.aclose()
         watchdog.close()
 

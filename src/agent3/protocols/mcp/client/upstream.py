@@ -963,7 +963,7 @@ class Upstream:
         if session.line == _MAIN:
             self.known.era = None  # it may be of another era by now
         del self._shared[session.line]
-        self._forget_lists()
+        self._lists.clear()  # without a word: a server may only have ended a session that was idle
         spawn(self._closing, session.channel.aclose())
         if session.line[2] in self._watched:
             spawn(self._tasks, self._open_again(session.line))
