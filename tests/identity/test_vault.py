@@ -155,7 +155,7 @@ async def test_a_master_key_comes_from_a_file_or_the_keyring(tmp_path: Path, mon
     monkeypatch.setenv("PATH", str(tmp_path))
     ring = MasterKeys("keyring:gateway", "postgresql://h/d", EnvironmentVault())
     monkeypatch.setattr("sys.platform", "linux")
-    with pytest.raises(SetupError, match="no program secret-tool"):
+    with pytest.raises(SetupError, match="the program secret-tool is not installed"):
         await ring.keys()
     tool = tmp_path / "secret-tool"
     tool.write_text('#!/bin/sh\n[ "$*" = "lookup service agent3 name gateway" ] && echo key-of-the-keyring\n')
