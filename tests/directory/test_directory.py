@@ -64,7 +64,7 @@ def test_an_agent_is_kept_as_it_was_given(lasting_url: str) -> None:
         await directory.remove("pizza")
         with pytest.raises(AgentNotFound):
             await directory.get("pizza")
-        with pytest.raises(AgentNotFound, match="to remove"):
+        with pytest.raises(AgentNotFound, match="cannot be removed"):
             await directory.remove("pizza")
 
     using(lasting_url, put)
