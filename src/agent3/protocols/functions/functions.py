@@ -155,6 +155,54 @@ class _Base:
         that is not known, as it is for callers that are no MCP clients."""
         return find_powers(self._call)
 
+    # In a plain function each of these raises Canceled when its caller no longer waits.
+
+    def log(self, what: Any, level: Level = "info", *, logger: str | None = None) -> None:
+        """Send a log line, a text or anything that is JSON, to a caller that wants lines of this level."""
+        self._emit(self._line(what, level, logger))
+
+    def progress(self, done: float, total: float | None = None, text: str | None = None) -> None:
+        """Tell how far it is."""
+        self._emit(Event("progress", done=done, total=total, text=text))
+
+    def status(self, text: str) -> None:
+        """Tell what is going on."""
+        self._emit(Event("status", text=text))
+
+    def send(self, value: Any) -> None:
+        """Hand over a piece of the result already; after this the call is never repeated behind the caller's back.
+
+        A plain function that is run again after an answer does not hand over again what an earlier run did.
+        """
+        self._hand_over(parts_of(value))
+
+    def artifact(
+        self,
+        value: Any,
+        *,
+        id: str | None = None,  # noqa: A002 - it is the id
+        name: str | None = None,
+        append: bool = False,
+        last: bool = True,
+    ) -> None:
+        """Hand over something made beside the result, whole or in pieces: ``append`` adds to the one of that ``id``,
+        and the last piece says ``last``. Without an id its name is it. The call is never repeated after this."""
+        self._go_on()
+        self._emit_once(self._piece(value, name, id, append, last))
+
+    def _hand_over(self, parts: tuple[Part, ...]) -> None:
+        self._go_on()
+        self._emit_once(self._next(parts))
+
+    def _go_on(self) -> None:
+        """Raise Canceled where nobody waits any more; a coroutine is cancelled itself."""
+
+    def _emit_once(self, event: Event) -> None:
+        self._emit(event)
+
+    def _emit(self, event: Event) -> None:
+        self._call.emit(event)
+
     def _name(self, wanted: str | None) -> str:
         """The id of the next question: its own name, or its number."""
         self._count += 1
@@ -281,10 +329,6 @@ class Context(_Base):
             raise SetupError("ctx.ask needs a caller that can answer; call this capability through a gateway.")
         return await asker(question)
 
-    def log(self, what: Any, level: Level = "info", *, logger: str | None = None) -> None:
-        """Send a log line, a text or anything that is JSON, to a caller that wants lines of this level."""
-        self._call.emit(self._line(what, level, logger))
-
     async def once(self, name: str, do: Callable[[], Any]) -> Any:
         """Do something once in this job, however often the function is run again, and however many ask at once.
 
@@ -300,31 +344,6 @@ class Context(_Base):
                 await live.now().keep(name, plain)
                 live.kept[name] = plain
         return live.kept[name]
-
-    def progress(self, done: float, total: float | None = None, text: str | None = None) -> None:
-        """Tell how far it is."""
-        self._call.emit(Event("progress", done=done, total=total, text=text))
-
-    def status(self, text: str) -> None:
-        """Tell what is going on."""
-        self._call.emit(Event("status", text=text))
-
-    def send(self, value: Any) -> None:
-        """Hand over a piece of the result already; after this the call is never repeated behind the caller's back."""
-        self._hand_over(parts_of(value))
-
-    def artifact(
-        self,
-        value: Any,
-        *,
-        id: str | None = None,  # noqa: A002 - it is the id
-        name: str | None = None,
-        append: bool = False,
-        last: bool = True,
-    ) -> None:
-        """Hand over something made beside the result, whole or in pieces: ``append`` adds to the one of that ``id``,
-        and the last piece says ``last``. Without an id its name is it. The call is never repeated after this."""
-        self._call.emit(self._piece(value, name, id, append, last))
 
     def say(self, text: str) -> None:
         """Say something that belongs to the conversation, and is remembered with it."""
@@ -395,11 +414,6 @@ class SyncContext(_Base):
             raise _Asked(question)
         return _accept(answer, question)
 
-    def log(self, what: Any, level: Level = "info", *, logger: str | None = None) -> None:
-        """Send a log line, a text or anything that is JSON, to a caller that wants lines of this level; raises
-        Canceled when its caller no longer waits."""
-        self._emit(self._line(what, level, logger))
-
     def once(self, name: str, do: Callable[[], T]) -> T:
         """Do something once in this job, however often the function is run again, and however many ask at once.
 
@@ -414,44 +428,11 @@ class SyncContext(_Base):
                 live.kept[name] = value
         return live.kept[name]  # type: ignore[no-any-return]
 
-    def progress(self, done: float, total: float | None = None, text: str | None = None) -> None:
-        """Tell how far it is; raises Canceled when its caller no longer waits."""
-        self._emit(Event("progress", done=done, total=total, text=text))
-
-    def status(self, text: str) -> None:
-        """Tell what is going on; raises Canceled when its caller no longer waits."""
-        self._emit(Event("status", text=text))
-
-    def send(self, value: Any) -> None:
-        """Hand over a piece of the result already. A run after an answer does not hand over again what an earlier did.
-
-        After this the call is never repeated behind the caller's back.
-        """
-        self._hand_over(parts_of(value))
-
-    def artifact(
-        self,
-        value: Any,
-        *,
-        id: str | None = None,  # noqa: A002 - it is the id
-        name: str | None = None,
-        append: bool = False,
-        last: bool = True,
-    ) -> None:
-        """Hand over something made beside the result, whole or in pieces: ``append`` adds to the one of that ``id``,
-        and the last piece says ``last``. Without an id its name is it. A run after an answer does not repeat it."""
-        self._go_on()
-        self._emit_once(self._piece(value, name, id, append, last))
-
     def say(self, text: str) -> None:
         """Say something that belongs to the conversation. A run after an answer does not repeat it."""
         self._go_on()
         self._told += 1
         self._emit_once(Event("status", text=text, data=SAID))
-
-    def _hand_over(self, parts: tuple[Part, ...]) -> None:
-        self._go_on()
-        self._emit_once(self._next(parts))
 
     def _emit_once(self, event: Event) -> None:
         if self._told > self._sent_before:
