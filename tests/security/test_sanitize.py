@@ -10,7 +10,7 @@ import pytest
 
 from agent3.model import Artifact, Done, Failed, Needs, Outcome, Part, Question, Working
 from agent3.security import sanitize
-from agent3.security.sanitize import clean_html, clean_outcome, clean_part, clean_text, clean_value
+from agent3.security.sanitize import clean_html, clean_outcome, clean_part, clean_text, clean_value, escape_text
 
 
 @pytest.mark.parametrize(
@@ -171,3 +171,11 @@ def test_only_what_is_too_long_is_cut_and_the_note_says_how_much() -> None:
 def test_what_was_cleaned_can_always_be_encoded() -> None:
     outcome = clean_outcome(Done(parts=(Part(text="\ud800a"), Part(data=["\udfff"]))))
     assert msgspec.json.decode(msgspec.json.encode(outcome), type=Done) == outcome
+
+
+@pytest.mark.parametrize(
+    ("text", "shown"),
+    [("plain 🍕", "plain 🍕"), ("a\u202eb", "a\\u{202e}b"), ("\x1b[2J", "\\u{1b}[2J"), ("\U000e0041", "\\u{e0041}")],
+)
+def test_who_has_to_see_everything_sees_the_numbers_of_what_is_hidden(text: str, shown: str) -> None:
+    assert escape_text(text) == shown

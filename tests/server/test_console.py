@@ -97,17 +97,20 @@ def test_a_call_that_waits_for_a_yes_is_seen_whole_and_approved(tmp_path: Path, 
     agent, paid = LocalAgent("bank"), []
 
     @agent.capability
-    async def pay(amount: int) -> str:
+    async def pay(amount: int, to: str) -> str:
         """Pay."""
         paid.append(amount)
         return "paid"
 
     rule = ApprovalRule(agent="bank", why="Money leaves.", itself=True)
     with hosted(tmp_path, [agent], Settings(approvals=(rule,))) as gateway:
-        gateway.post("/v1/call", {"agentId": "bank", "capability": "pay", "input": {"amount": 4711}})
+        gateway.post(
+            "/v1/call", {"agentId": "bank", "capability": "pay", "input": {"amount": 4711, "to": "ann\u202eben"}}
+        )
         open_console(page, gateway, "approvals")
         page.get_by_role("row").filter(has_text="Money leaves.").get_by_role("link").click()
         expect(page.locator("main")).to_contain_text("4711")
+        expect(page.locator("main")).to_contain_text("ann\\u{202e}ben")  # and nothing reads backwards
         assert paid == []
         page.get_by_role("button", name="Approve").click()
         expect(page.locator("main")).to_contain_text("approved")

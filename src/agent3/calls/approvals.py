@@ -25,7 +25,7 @@ from agent3.observe.logs import get as logger
 from agent3.observe.metrics import Metrics
 from agent3.security.access import may_operate
 from agent3.security.arguments import check_conditions
-from agent3.security.sanitize import clean_text
+from agent3.security.sanitize import clean_text, escape_text
 from agent3.security.sensitive import Sensitive
 from agent3.settings import ApprovalRule
 from agent3.storage import Database, Row, Transaction
@@ -62,7 +62,7 @@ _UNSETTLED = (
 def _show(given: Any, sensitive: Sensitive | None) -> str:
     """The input of a call, for who is to say yes to it."""
     text = msgspec.json.encode(given if sensitive is None else sensitive.hide_input(given)).decode()
-    return clean_text(text if len(text) <= _LONGEST_INPUT else f"{text[:_LONGEST_INPUT]}… (cut)")
+    return escape_text(text if len(text) <= _LONGEST_INPUT else f"{text[:_LONGEST_INPUT]}… (cut)")
 
 
 class Request(Struct, frozen=True, omit_defaults=True):

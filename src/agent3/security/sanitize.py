@@ -24,6 +24,7 @@ __all__ = [
     "clean_part",
     "clean_text",
     "clean_value",
+    "escape_text",
     "is_clean_text",
     "rewrite_outcome",
     "rewrite_part",
@@ -67,6 +68,11 @@ def clean_text(text: str) -> str:
         return text
     cleaned = _HIDDEN.sub("", _RETURN.sub("\n", text))
     return text if cleaned == text else cleaned
+
+
+def escape_text(text: str) -> str:
+    """The text with the numbers of what cannot be seen in its place: for who has to see all that is there."""
+    return _HIDDEN.sub(lambda found: f"\\u{{{ord(found[0]):x}}}", text)
 
 
 def clean_html(html: str) -> str:

@@ -8,6 +8,10 @@ const KEY = "agent3.key";
 
 // ---- elements
 
+// What cannot be seen, or turns the order of what can, is shown by its number: else an approval could show another text than is sent.
+const HIDDEN = /[\u0000-\u0008\u000b-\u001f\u007f-\u009f\u061c\u180e\u200b\u200e\u200f\u2028-\u202e\u2060-\u206f\ufeff\ufff9-\ufffb\u{e0000}-\u{e007f}]/gu;
+const visible = (text) => text.replace(HIDDEN, (found) => `\\u{${found.codePointAt(0).toString(16)}}`);
+
 function make(tag, attributes = {}, ...children) {
   const element = document.createElement(tag);
   for (const [name, value] of Object.entries(attributes)) {
@@ -15,7 +19,7 @@ function make(tag, attributes = {}, ...children) {
     else if (value !== null && value !== undefined && value !== false) element.setAttribute(name, value === true ? "" : value);
   }
   for (const child of children.flat(3)) {
-    if (child !== null && child !== undefined) element.append(child instanceof Node ? child : String(child));
+    if (child !== null && child !== undefined) element.append(child instanceof Node ? child : visible(String(child)));
   }
   return element;
 }
