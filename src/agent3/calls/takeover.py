@@ -168,6 +168,7 @@ class Takeover:
                     await work()
                 except StorageError as error:
                     outage.failed(error)
+                    self._metrics.events_dropped.inc(("duty while storage is away",))
                     pause = max(every, _AGAIN)
                 except Exception:
                     log.exception("jobs: %s failed, tried again in %g s", name, every)
