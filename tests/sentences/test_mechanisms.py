@@ -378,3 +378,52 @@ def test_what_is_unfinished_or_stands_elsewhere_fills_nothing(
 ) -> None:
     found = read(asked, said, NOW)
     assert (found.input if isinstance(found, Understood) else None) == wanted, found
+
+
+_USER = "Username, e.g. bob_7"
+_BLOCK = capability("block_user", "Block a user", "user", user=_USER)
+_MAKE = capability("create_user", "Create a user", "user", user=_USER)
+_DENOUNCE = capability("report_user", "Report a user to the moderators", "user", user=_USER)
+_DOOR = capability("open_door", "Open a door", "door", door="Door, e.g. D-1")
+_PAPER = capability("print_file", "Print a file on paper", "path", path="Path")
+_FOLDER = capability("delete_folder", "Delete a folder", "path", path="Path of the folder")
+_CART = capability("clear_cart", "Empty the cart of a customer", "customer", customer="Customer, e.g. cus_1")
+_ALARM = capability("turn_off_alarm", "Turn off an alarm", "alarm_id", alarm_id=whole())
+_LIGHT = capability("light_turn_on", "Turn on a light", "room", room="Room")
+_LOUDER = capability("increase_volume", "Increase the volume of a room", "room", room="Room")
+_WRITE = capability("write_file", "Create or overwrite a file", "path content", path="Path", content="Text to write")
+_TICKETS = capability("create_ticket", "Create a support ticket", "subject", subject="Subject")
+_SENT = capability("send_invoice", "Send an invoice", "invoice", invoice="Invoice, e.g. inv_1")
+_MOVE = capability("move_file", "Move a file", "source destination", source="Path of the file", destination="New path")
+_PAY = capability("send_payment", "Send a payment", "recipient amount currency", recipient="Who gets it",
+                  amount={"type": "number"}, currency=one_of("EUR", "USD"))  # fmt: skip
+
+
+@pytest.mark.parametrize(
+    ("asked", "others", "own"),
+    [
+        (_BLOCK, "create the user bob_7|add user bob_7|report user bob_7", "block the user bob_7"),
+        (_MAKE, "block the user bob_7|report user bob_7|open user bob_7", "add the user bob_7"),
+        (_DENOUNCE, "create the user bob_7|open user bob_7", "report user bob_7"),
+        (_DOOR, "show door D-1|create door D-1|read D-1|close door D-1", "open door D-1"),
+        (_PAPER, "show the file /a.txt|open /a.txt|muestra /a.txt", "print /a.txt"),
+        (_FOLDER, "clear the folder /tmp/a|vacía la carpeta /tmp/a|clean /tmp/a", "remove the folder /tmp/a"),
+        (_CART, "delete cus_1|remove cus_1", "empty the cart of cus_1"),
+        (_ALARM, "turn on alarm 4|set alarm 4|enciende la alarma 4", "switch alarm 4 off"),
+        (_LIGHT, "lower the light in the kitchen|turn the light in the kitchen off", "enciende la luz de la cocina"),
+        (_LOUDER, "decrease the volume of the kitchen|baja el volumen de la cocina|set the volume of the kitchen",
+         "raise the volume of the kitchen"),
+        (_WRITE, "append 'x' to a.txt|añade 'x' a a.txt|write 'x' to the end of a.txt", "write 'x' to a.txt"),
+        (_TICKETS, "block 'Broken'|print 'Broken'", "open a ticket 'Broken'"),
+        (_SENT, "reply to invoice inv_1|pay invoice inv_1", "send invoice inv_1"),
+        (_MOVE, "move a.txt out of docs/", "move a.txt to docs/"),
+        (_PAY, "send 20 euros to Bob every month|send Bob's sister 20 euros", "send Bob 20 euros"),
+        (_SEND, "dile a Bob que venga y a Ana que no", "dile a Bob que venga"),
+        (_SEND, "send a message to Bob saying see you and tell Ann too", "send a message to Bob saying see you"),
+    ],
+)  # fmt: skip
+def test_what_does_something_else_or_more_is_not_done(asked: Capability, others: str, own: str) -> None:
+    for other in others.split("|"):
+        found = read(asked, other, NOW)
+        assert not isinstance(found, Understood), (other, found)
+    assert isinstance(found := read(asked, own, NOW), Understood), found

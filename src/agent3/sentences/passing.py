@@ -8,11 +8,11 @@ from __future__ import annotations
 from dataclasses import dataclass
 
 from agent3.sentences.announcements import DETERMINERS, TAIL, TELLING, WRITING_DOWN, Scene, row_at, row_length, rows
-from agent3.sentences.lexicon import BROAD, EMPTY, is_action, is_cognate, is_known, same_stem
-from agent3.sentences.slots import EXCLUDING, Form
+from agent3.sentences.lexicon import BROAD, EMPTY, base_forms, is_action, is_cognate, is_known, same_stem
+from agent3.sentences.slots import EXCLUDING, RECORDS, Form
 from agent3.sentences.tokens import FORBIDDING, is_sign
 
-__all__ = ["FILLER", "NEW", "Pass", "pass_over"]
+__all__ = ["FILLER", "NEW", "Pass", "pass_over", "switches_otherwise"]
 
 
 @dataclass(frozen=True, slots=True)
@@ -36,7 +36,7 @@ FILLER = (
         "quickly moment am were was been be being can could will favor gracias hola buenas ahora ya mismo aqui tambien "
         "pues bien ayuda ayudame gustaria querria deseo tengo tienes hay he ha cuanto antes haga hagas hazme necesita "
         "podrias puede podeis poder whatever it's i'm what's where's who's that's there's they we us him her one ones "
-        "their theirs esto eso ello ellos nos os vez end up i've got have anda porfa venga "
+        "their theirs esto eso ello ellos nos os vez up i've got have anda porfa venga "
         "specific especifico she he pueda puedan".split()
     )
 )
@@ -208,6 +208,41 @@ def _is_stop(scene: Scene, index: int) -> bool:
     )
 
 
+def _keeps_what_is_there(form: Form, verb: str) -> bool:
+    """Whether a verb adds to something that a capability would write anew: "append x to a.txt"."""
+    adds = not _ADDING.isdisjoint(base_forms(verb))
+    return adds and "write" in form.told_words and _ADDING.isdisjoint(form.told_words)
+
+
+_ADDING = frozenset("append insert add anadir agregar".split())
+
+
+def _makes_nothing(form: Form, verb: str, means: frozenset[str]) -> bool:
+    """Whether a verb makes a record or fills a time, and a capability that makes something makes none of these.
+
+    "open an issue", "block an hour", but not "block the user" or "report the user" to one that creates users.
+    """
+    said = frozenset(base_forms(verb))
+    made = RECORDS if said & _OPENING else _TIMES if said & _BLOCKING else None
+    return made is not None and not form.reading and means & form.verbs <= {"create"} and not made & form.named
+
+
+_OPENING = frozenset("open report raise file abrir reportar denunciar".split())
+_BLOCKING = frozenset("block bloquear".split())
+_TIMES = frozenset("event meeting appointment calendar time slot hour booking reservation".split())
+
+
+_SWITCHED = {"on": "off", "off": "on"}
+
+
+def switches_otherwise(scene: Scene, index: int) -> bool:
+    """Whether "on" is what to do, to a capability that turns things off: "turn on alarm 4", "switch alarm 4 on"."""
+    said, verbs = scene.tokens[index].plain, scene.form.verbs
+    if said not in _SWITCHED or said in verbs or _SWITCHED[said] not in verbs:
+        return False
+    return index == scene.verb + 1 or _is_last(scene, index)
+
+
 def _is_undoing(scene: Scene, index: int) -> bool:
     """Whether "un" turns the verb after it round, as in "un delete reminder 4", and is no article."""
     tokens = scene.tokens
@@ -254,6 +289,8 @@ def pass_over(scene: Scene, index: int) -> Pass | None:
         return None
     if token.plain in _UNFINISHED and token.value.islower() and _is_last(scene, index):
         return None
+    if switches_otherwise(scene, index):
+        return None
     if token.value in _CAPITALS and not scene.sentence.text.isupper():
         return None
     here = index + 1
@@ -289,6 +326,8 @@ def pass_over(scene: Scene, index: int) -> Pass | None:
             form.reading or form.verbs & _NOUNS_AS_VERBS or token.plain in form.told_words
         )
         fits = means & form.verbs or noun
+        if _keeps_what_is_there(form, token.plain) or _makes_nothing(form, token.plain, means):
+            return None
         looks = form.reading and (token.plain in _RETRIEVING or means & _LOOKING or (means - BROAD) & form.told)
         return Pass(here, 0.0, "capability", anchors=True) if fits or looks or token.plain in _WANTING else None
     if means & form.named and (token.plain not in _COSTLY or index == 0):

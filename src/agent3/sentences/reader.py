@@ -22,7 +22,7 @@ from agent3.schema.compiler import compiled
 from agent3.sentences.announcements import Scene
 from agent3.sentences.fills import Fill, find_fills
 from agent3.sentences.lexicon import Language, detect_language, fold_letters, is_action
-from agent3.sentences.passing import FILLER, pass_over
+from agent3.sentences.passing import FILLER, pass_over, switches_otherwise
 from agent3.sentences.phrases import match_phrases
 from agent3.sentences.prohibitions import Why, blank_courtesies, find_prohibition
 from agent3.sentences.slots import Form, form_of, form_of_code
@@ -74,6 +74,8 @@ _MOST_STATES = 20_000
 _MOST_TOKENS = 400
 _AND = frozenset("and then y e luego".split())
 _REQUESTS = frozenset("give tell let dame dime damelos damelas muestrame ensename".split())
+_GIVING = frozenset("give pay send lend owe wire transfer refund".split())
+"""What is done to somebody with something, in this order."""
 _TAKERS: tuple[tuple[frozenset[str], frozenset[str]], ...] = (
     (
         frozenset(
@@ -234,7 +236,10 @@ class _Search:
         self._capability = capability
         self._language = language
         self._scene = Scene(sentence, form)
-        self._fills = find_fills(self._scene)
+        self._fills = [
+            [] if switches_otherwise(self._scene, index) else fills
+            for index, fills in enumerate(find_fills(self._scene))
+        ]
         self._passes = [pass_over(self._scene, index) for index in range(len(self._tokens))]
         self._paired = {
             number for fills in self._fills for fill in fills if len(fill.values) > 1 for number, _ in fill.values
@@ -312,7 +317,7 @@ class _Search:
         if fill.cued or not fill.values:
             return fill.cost
         slot = self._form.slots[fill.values[0][0]]
-        if not fill.typed and (not state.anchored or (slot.role == "to" and not self._is_led_to_code(fill))):
+        if not fill.typed and (not state.anchored or (slot.role == "to" and not self._may_be_bare(fill))):
             return None
         if slot.role == "to" and len(fill.values) == 1:
             # Without a "to" it is a destination only beside an origin.
@@ -322,6 +327,19 @@ class _Search:
             ):
                 return fill.cost + 1.2
         return fill.cost
+
+    def _may_be_bare(self, fill: Fill) -> bool:
+        """Whether who or what something goes to needs no "to" here: "pay Ann 20 euros"."""
+        if self._is_led_to_code(fill):
+            return True
+        said, after = self._tokens[fill.first : fill.last], self._tokens[fill.last : fill.last + 1]
+        return (
+            fill.first == self._scene.verb + 1
+            and self._tokens[self._scene.verb].plain in _GIVING
+            and all(token.shape == "word" and token.value[:1].isupper() for token in said)
+            and bool(after)
+            and any(atom.kind in ("number", "sum", "money") for atom in self._scene.atoms[fill.last])
+        )
 
     def _is_led_to_code(self, fill: Fill) -> bool:
         """ "assign Ann to ENG-12": the form of the code tells which of the two is which."""
@@ -367,6 +385,7 @@ class _Search:
         unclear = [
             *self._find_unordered(best),
             *self._swappable(best),
+            *self._turned_round(best),
             *self._twice(best),
             *self._find_joined(best),
             *(best.ignored - announced),
@@ -375,7 +394,7 @@ class _Search:
             doubts.setdefault(number, []).append(None)
         for fill in best.fills:
             # A text with words in it that would fill a slot which has no other value: where does it end?
-            if fill.swallows - values.keys() or self._names_somebody(fill, values) or self._goes_on(fill):
+            if fill.swallows - values.keys() or self._names_somebody(fill, values) or self._goes_on(fill, values):
                 doubts.setdefault(fill.values[0][0], []).append(None)
             # Two days for one: a text that took the one leaves the other in doubt.
             for number in fill.swallows & values.keys():
@@ -410,10 +429,21 @@ class _Search:
         inner = range(said.first + 1, min(said.last, said.first + 60) - 1)
         return any(self._tokens[at].plain in leads and self._tokens[at + 1].value[:1].isupper() for at in inner)
 
-    def _goes_on(self, fill: Fill) -> bool:
-        """Whether a text ends with the beginning of another request: "invoices and give me" before "at most 20"."""
+    def _goes_on(self, fill: Fill, values: Collection[int]) -> bool:
+        """Whether a text ends with the beginning of another request: "invoices and give me" before "at most 20".
+
+        Or holds one of the same kind: "saying hi and tell Ann too", "que venga y a Ana que no".
+        """
         said = fill.values[0][1] if len(fill.values) == 1 else None
-        if not isinstance(said, Words) or said.last >= len(self._tokens):
+        if not isinstance(said, Words):
+            return False
+        whom = any(self._form.slots[number].role in ("to", "who") for number in values)
+        for at in range(said.first + 1, said.last - 2):
+            after, next_to_it = self._tokens[at + 1], self._tokens[at + 2]
+            again = after.means & self._form.verbs or (whom and after.plain in ("a", "al", "to"))
+            if self._tokens[at].plain in _AND and again and next_to_it.value[:1].isupper():
+                return True
+        if said.last >= len(self._tokens):
             return False
         return any(
             self._tokens[at].plain in _AND
@@ -462,6 +492,23 @@ class _Search:
                 rivals = [other for other in beside if meant and not self._form.slots[other.values[0][0]].forms]
                 found += [*meant, *(other.values[0][0] for other in rivals)] if rivals else []
         return found
+
+    def _turned_round(self, state: _State) -> list[int]:
+        """Where something goes, if that stands bare behind the verb, and only where it comes from is announced.
+
+        "move a.txt out of docs/" moves a.txt, and does not say where to.
+        """
+        cued = {fill.values[0][0] for fill in state.fills if fill.cued and len(fill.values) == 1}
+        starts = {self._form.slots[number].kind for number in cued if self._form.slots[number].role == "from"}
+        return [
+            fill.values[0][0]
+            for fill in state.fills
+            if len(fill.values) == 1
+            and not fill.cued
+            and fill.first == self._scene.past_articles[min(self._scene.verb + 1, len(self._tokens))]
+            and self._form.slots[fill.values[0][0]].role == "to"
+            and self._form.slots[fill.values[0][0]].kind in starts
+        ]
 
     def _may_be(self, fill: Fill, number: int, value: Any) -> bool:
         return any(other.values == ((number, value),) for other in self._fills[fill.first])

@@ -209,6 +209,35 @@ def _brand(agent: str) -> str:
     return agent if len(words) == 1 else ""
 
 
+_APART: dict[str, frozenset[str]] = {
+    verb: frozenset(heads.split())
+    for verbs, heads in (
+        ("block ban report submit file", "create"),
+        ("open", "create read"),
+        ("raise lower increase decrease reduce", "create set update"),
+        ("turn switch", "set"),
+        ("print", "read"),
+        ("clear empty clean", "delete"),
+        ("reply", "send"),
+    )
+    for verb in verbs.split()
+}
+"""Verbs that may be said for a wider one, and what that is: one opens an issue that is created, but creates no door."""
+RECORDS = frozenset(
+    "issue ticket bug case incident pr pull request account thread discussion question complaint claim report".split()
+)
+"""What is made by being opened, raised, filed or reported."""
+
+
+def _done_by(verb: str, name_words: Sequence[str], reading: bool) -> frozenset[str]:
+    """What may be said for a verb of a capability."""
+    apart = _APART.get(verb, frozenset())
+    switched = not {"turn", "switch"} & {verb} or {"on", "off"} & {*name_words}
+    if reading or not switched or ("create" in apart and RECORDS & {*name_words} - {verb}):
+        return meanings(verb)
+    return meanings(verb) - apart
+
+
 def _make_form(capability: Capability, agent: str) -> Form:
     definition = capability.input_schema
     slots: list[Slot] = []
@@ -256,7 +285,7 @@ def _make_form(capability: Capability, agent: str) -> Form:
     return Form(
         tuple(slots),
         frozenset(meaning for word in name_words for meaning in meanings(word)),
-        frozenset(meaning for word in [*named_verbs, *told_words[:1]] for meaning in meanings(word)),
+        frozenset().union(*(_done_by(word, name_words, reading) for word in [*named_verbs, *told_words[:1]])),
         bool(_UNDOING.intersection([*name_words[:3], *told_words[:1]])),
         frozenset(meaning for word in told_words if word not in EMPTY for meaning in meanings(word)),
         tuple(dict.fromkeys(word for word in [*name_words, *told_words] if word not in EMPTY and len(word) > 3))[:40],

@@ -9,15 +9,16 @@ from __future__ import annotations
 __all__ = ["CURRENCIES", "LANGUAGES", "MEANINGS", "PLACES", "UNITS"]
 
 MEANINGS = """
-send post publish tell notify announce write say message mail email reply deliver inform enviar mandar publicar
-send escribir avisar decir notificar anunciar responder comunicar informar pasar
+send post publish tell notify announce write say message mail email deliver inform enviar mandar publicar
+send escribir avisar decir notificar anunciar comunicar informar pasar
 create add open file make put schedule register log note write plan block raise submit report draft prepare
 create insert generate crear anadir agregar abrir hacer poner pon pones programar agendar apuntar anotar registrar
 create meter redactar haz generar reportar guardar save store set_up
 set change update adjust scale turn switch put leave make modify edit raise lower increase decrease reduce configure
 set subir bajar poner pon pones dejar cambiar ajustar actualizar modificar fijar establecer aumentar reducir
 set configurar escalar quedar mark marcar regulate regular
-delete remove erase drop clear trash discard borrar eliminar quitar suprimir limpiar vaciar
+delete remove erase drop trash discard borrar eliminar quitar suprimir
+clear empty clean vaciar limpiar despejar; reply responder contestar answer
 stop halt kill shut terminate parar para detener deten apagar matar finalizar
 move rename transfer relocate mover renombrar pasar trasladar
 run execute launch trigger perform lanzar ejecutar correr hacer haz
@@ -28,7 +29,7 @@ move mover pasar trasladar relocate mueve mueva muevas; rename renombrar; copy c
 run execute ejecutar correr lanzar launch
 stop halt parar detener deten apagar shut shutdown kill terminate para frenar finalizar
 start begin iniciar arrancar comenzar empezar inicio empieza arranca; restart reiniciar reboot
-turn switch set poner pon ponme ajustar change cambiar
+turn switch
 on encender enciende enciendas encienda encendido encendida prender prende activar activa enable enabled
 off apagar apaga apague apagues apagado apagada desactivar desactiva disable disabled
 save guardar store almacenar keep; load cargar; play reproducir poner pon put escuchar listen; pause pausar
@@ -301,7 +302,7 @@ checkin check_in checking_in check-in entrada llegada; checkout check_out checki
 time tiempo duration tardar durar; adjust ajustar adjusted ajustado
 history historical past historial historico historicos historica historicas; period periodo plazo range
 best top mejor mejores popular votado votada; post publicacion entrada; screenshot pantalla
-delete wipe purge erase limpiar; log imputar clock; due vencer venza vence caducar deadline; context contexto
+delete wipe purge erase; log imputar clock; due vencer venza vence caducar deadline; context contexto
 theme tema; internet web online red; pet mascota dog cat perro gato; store guardar save put almacenar
 append add anadir agregar write escribir apuntar put insert; insert insertar add anadir agregar meter
 source origin origen; payee beneficiario beneficiary recipient; flag bandera; color colour; mapping mapeo

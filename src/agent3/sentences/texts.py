@@ -326,13 +326,16 @@ def may_be_part(scene: Scene, index: int) -> bool:
     return bool(token.means & (form.named | form.told)) and not {token.plain, token.plain.removesuffix("s")} & own
 
 
+_EACH = frozenset("every each per cada todos todas".split())
+
+
 def _reach(scene: Scene, end: int) -> int:
     """Where the words after a name end that are neither a preposition, a verb, a mark nor anything known otherwise."""
     tokens, known = scene.tokens, scene.form.named | scene.form.told
     while end < min(len(tokens), scene.closing):
         token = tokens[end]
         new = token.plain in NEW and not (end + 1 < len(tokens) and scene.names[end + 1])  # not "new name …"
-        if token.shape != "word" or token.plain in LEAD | TELLING or scene.next_stop[end] == end:
+        if token.shape != "word" or token.plain in LEAD | TELLING | _EACH or scene.next_stop[end] == end:
             break
         if not new and (scene.names[end] or token.means & known or (token.value.islower() and is_action(token.plain))):
             break
@@ -572,7 +575,7 @@ def _border(scene: Scene, begin: int) -> int:
     tokens, end = scene.tokens, begin + 1
     while end < len(tokens) and end - begin <= _LONGEST_PLACE:
         token = tokens[end]
-        if token.shape != "word" or token.plain in LEAD | TELLING or scene.next_stop[end] == end:
+        if token.shape != "word" or token.plain in LEAD | TELLING | _EACH or scene.next_stop[end] == end:
             break
         if row_length(tokens, end, CALLED):
             break
