@@ -12,8 +12,11 @@ from agent3.settings import Settings
 
 if TYPE_CHECKING:
     from agent3.calls.approvals import Approvals
+    from agent3.gateway import Caller
     from agent3.gateway.reports import Reports
+    from agent3.gateway.routes import RouteBook
     from agent3.model import Principal
+    from agent3.server.build import Server
 
 __all__ = ["Gateway", "Local", "Remote"]
 
@@ -156,18 +159,9 @@ class Local:
 
     def changes(self, agent: str) -> dict[str, Any]:
         """Changes of an agent that wait for approval."""
-        import asyncio
-
-        from agent3.gateway import Caller
         from agent3.gateway.agent_book import AgentBook
-        from agent3.model import LOCAL
-        from agent3.server.build import build
 
-        async def run() -> dict[str, Any]:
-            async with build(self._settings, take_over=False) as server:
-                return await AgentBook(server.gateway, server.registration).changes(Caller(LOCAL, "cli"), agent)
-
-        return asyncio.run(run())
+        return self._use(lambda server, who: AgentBook(server.gateway, server.registration).changes(who, agent))
 
     def call(self, arguments: Mapping[str, Any]) -> dict[str, Any]:
         """Call an agent."""
@@ -175,20 +169,13 @@ class Local:
 
     def cancel(self, job: str) -> dict[str, Any]:
         """Cancel a job; returns its status. A job that is working ends in the gateway that runs it."""
-        import asyncio
-
         from agent3.calls.outcomes import describe_job
-        from agent3.gateway import Caller
-        from agent3.model import LOCAL
-        from agent3.server.build import build
 
-        async def run() -> dict[str, Any]:
-            caller = Caller(LOCAL, "cli")
-            async with build(self._settings, take_over=False) as server:
-                await server.gateway.cancel(caller, job)
-                return describe_job(await server.gateway.job(caller, job))
+        async def work(server: Server, who: Caller) -> dict[str, Any]:
+            await server.gateway.cancel(who, job)
+            return describe_job(await server.gateway.job(who, job))
 
-        return asyncio.run(run())
+        return self._use(work)
 
     def calls(self, query: Mapping[str, str]) -> dict[str, Any]:
         """A page of calls."""
@@ -259,40 +246,39 @@ class Local:
         """Remove one stand-in of a capability, or all."""
         return self._route(lambda book, caller: book.remove(caller, capability, also))
 
-    def _route(self, work: Callable[[Any, Any], Awaitable[dict[str, Any]]]) -> dict[str, Any]:
-        import asyncio
-
-        from agent3.gateway import Caller
+    def _route(self, work: Callable[[RouteBook, Caller], Awaitable[dict[str, Any]]]) -> dict[str, Any]:
         from agent3.gateway.routes import RouteBook
-        from agent3.model import LOCAL
-        from agent3.server.build import build
-        from agent3.server.demo import agents
 
-        async def run() -> dict[str, Any]:
-            async with build(self._settings, agents() if self._demo else (), take_over=False) as server:
-                return await work(RouteBook(server.gateway), Caller(LOCAL, "cli"))
-
-        return asyncio.run(run())
+        return self._use(lambda server, who: work(RouteBook(server.gateway), who))
 
     def _run(self, verb: str, arguments: dict[str, Any]) -> dict[str, Any]:
         """Run one of the five verbs; without one, list the agents."""
-        # Loaded here: a command that speaks to a running gateway does not need all of this, and starts faster.
-        import asyncio
+        from agent3.gateway import Verbs
 
-        from agent3.gateway import Caller, Verbs
-        from agent3.model import LOCAL
-        from agent3.server.build import build
-        from agent3.server.demo import agents
-
-        async def run() -> dict[str, Any]:
-            async with build(self._settings, agents() if self._demo else (), take_over=False) as server:
-                if not verb:
-                    return await server.gateway.find_agents(Caller(LOCAL, "cli"), limit=50)
-                return await Verbs(server.gateway).answer(verb, arguments, Caller(LOCAL, "cli"))
+        async def work(server: Server, who: Caller) -> dict[str, Any]:
+            if not verb:
+                return await server.gateway.find_agents(who, limit=50)
+            return await Verbs(server.gateway).answer(verb, arguments, who)
 
         try:
-            return asyncio.run(run())
+            return self._use(work)
         except NotFound as error:
             if self._alone:
                 error.message += " No gateway is running. Start one with agent3 serve, or add --demo."
             raise
+
+    def _use(self, work: Callable[[Server, Caller], Awaitable[dict[str, Any]]]) -> dict[str, Any]:
+        """Build the gateway, do something with it as the person at this machine, and close it."""
+        # Loaded here: a command that speaks to a running gateway does not need all of this, and starts faster.
+        import asyncio
+
+        from agent3.gateway import Caller
+        from agent3.model import LOCAL
+        from agent3.server.build import build
+        from agent3.server.demo import agents
+
+        async def run() -> dict[str, Any]:
+            async with build(self._settings, agents() if self._demo else (), take_over=False) as server:
+                return await work(server, Caller(LOCAL, "cli"))
+
+        return asyncio.run(run())
