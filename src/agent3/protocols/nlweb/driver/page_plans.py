@@ -618,7 +618,15 @@ def _is_called(control: Control, name: str) -> bool:
 
 def _is_at(control: Control, place: str) -> bool:
     """Whether it stands in a row, list or region that is known by that text."""
-    return any(_same([(text, text) for text in texts], place) for texts in control.places)
+    return any(_same([(text, text) for text in texts], place) for texts in control.places) or any(
+        _tells_of(text, place) for text in control.row
+    )
+
+
+def _tells_of(text: str, name: str) -> bool:
+    """Whether a text is a sentence about that: "Sam mentioned you", and not "Sam Hill" or "Sam II"."""
+    said = re.match(rf"{re.escape(name)}\s+(?=[^\W\d_])(\w+)(?:\s+\S+){{2}}", text, re.IGNORECASE)
+    return said is not None and said[1].islower()
 
 
 def _is_generic(place: str) -> bool:

@@ -240,7 +240,8 @@ def read_targets(clause: Clause, words: str) -> Iterator[Target]:
     for split in reversed([*_PLACE.finditer(words)]):
         place = strip_article(words[split.end() :])
         bare = _CONTAINER_AFTER.sub("", _CONTAINER_BEFORE.sub("", place))
-        for there in dict.fromkeys((place, strip_article(bare))):
+        # "The row of The Hobbit": an article may belong to the name.
+        for there in dict.fromkeys((place, strip_article(bare), bare, words[split.end() :].strip(" ,"))):
             if (where := clause.restore(there)) is not None:
                 yield from _read_one(clause, words[: split.start()], where)
 

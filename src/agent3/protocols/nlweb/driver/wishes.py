@@ -25,7 +25,7 @@ __all__ = ["fill_opened", "find_beginning", "find_fresh", "find_menu", "split_wi
 
 _FILLERS = frozenset(
     "a an the this that these those my your our its of for from to in on at into onto by with as is are be only please"
-    " now me us i we want would need should must and it them about just per by"
+    " now me us i we want would need should must and it them about just per by was"
     " un una unos unas el la los las lo le les este esta mi mis tu su de del al a en para por con como que y me nos"
     " quiero quisiera necesito favor ahora ser es son sobre solo debe tiene tenga tengan sea seria sera haya se son"
     " have has".split()
@@ -33,7 +33,7 @@ _FILLERS = frozenset(
 """Words that need no explanation."""
 _GENERIC = frozenset(
     "now all it my me this the to of a ahora todo todos mi el la los las de a send submit enviar place make do complete"
-    " hacer realizar start".split()
+    " hacer realizar start pdf csv".split()
 )
 """Words in the name of a button that need not be said."""
 _UNITS = frozenset("euros euro eur dollars dollar degrees grados percent % € $".split())
@@ -324,7 +324,6 @@ _PHRASES = [
             "create ",
         ),
         (r"^(?:(?:i|we) (?:now )?live|vivo|vivimos|resido)\b", "my"),
-        (r"^(?:nac[ií]|i was born)\b", "my birth date nacimiento"),
         (r"\b(?:ending|that ends?|terminad[oa]|acabad[oa]|que (?:termina|acaba)) (?:in|with|en)\b", ""),
         # What somebody tells of oneself is a value, and asks for nothing more.
         (r"^(?:i|we)(?:['\u2019](?:m|re|ve|ll)| am| are| have| will)\b(?: be\b| have\b)?", "my"),
@@ -581,12 +580,24 @@ def _is_beside(field: Control, other: Control) -> bool:
     return near and field.places[:1] == other.places[:1] and field.opener == other.opener
 
 
+def _is_lonely(field: Control, button: Control, view: PageView) -> bool:
+    """Whether a field stands in a group without a button, on a page without forms: it goes with the page's."""
+    if field.form >= 0 or button.form >= 0 or field.boxes or button.boxes or field.frame != button.frame:
+        return False
+    return not any(one.role == "button" and one.places[:1] == field.places[:1] for one in view.visible)
+
+
 def _after_verb(button: Control, tokens: Sequence[_Token], meant: Iterable[str] = ()) -> list[_Token] | None:
     """The tokens after the verb, where that is what a button does; None otherwise. What is ``meant`` is as if said."""
     verb, rest = _split_verb(tokens)
     if button.role not in _PRESSED or not verb or (button.opens and button.role == "button"):
         return None
     name = _content(button.name)
+    if button.row and button.toggles and not button.checked and name and not is_action(name[0]):
+        # "Save the lamp to my wishlist", where that is what a button with two states is called.
+        words = [token.plain for token in rest]
+        if any(_does(verb, one) for one in ("add", "save")) and all(any(_same(w, s) for s in words) for w in name):
+            return rest
     light = bool(name) and name[0] in _GENERIC  # "invite Ann" for "Send invitation", "order" for "Place order"
     if not name or not (_does(verb, name[0]) or (light and any(_does(verb, word) for word in name[1:]))):
         return None
@@ -834,7 +845,9 @@ def _fill_form(
     fields = [
         one for one in controls
         if not one.row and not one.disabled and not one.read_only and (not one.searches or button.searches)
-        and (one.role in (*_FILLED, "option") or one.is_box) and _is_beside(one, button)
+        and (one.role in (*_FILLED, "option") or one.is_box) and (
+            _is_beside(one, button) or _is_lonely(one, button, view)
+        )
     ]  # fmt: skip
     known = [*_content(button.name), *_headings(view), *_place_words(button)]
     acts = _Filling(text, tokens, fields, known, things=_thing_words(view)).read()
@@ -1026,6 +1039,9 @@ class _Filling:
         """As many dates as there are fields that need one, in the order of the sentence; and one time."""
         dates = [span for span in spans if span.kind == "date"]
         fields = [one for one in self._fields if one.kind in DAYS]
+        if born := [token.plain for token in self._tokens if token.plain in ("naci", "born")]:
+            fields = [one for one in fields if {"birth", "nacimiento"} & {*_content(one.name)}]
+            self._explained += born
         if dates and (named := self._name_dates(dates, fields)):
             fields = named
         elif dates and (
@@ -1075,7 +1091,8 @@ class _Filling:
         while index < len(self._tokens):
             token = self._tokens[index]
             named = [one for one in texts if self._is_free(one) and not token.quoted and self._announces(token, one)]
-            value = self._value_after(index, texts) if named else []
+            where = [word for one in named for word in _place_words(one)]
+            value = self._value_after(index, texts, where) if named else []
             if value and len(named) > 1:
                 named = self._at_place(named) or named
             if value and len(named) > 1:
@@ -1141,7 +1158,7 @@ class _Filling:
             _alike(token.plain, word) for word in name if word not in _FILLERS
         )  # fmt: skip
 
-    def _value_after(self, index: int, texts: Sequence[Control]) -> list[_Token]:
+    def _value_after(self, index: int, texts: Sequence[Control], where: Sequence[str]) -> list[_Token]:
         """The tokens up to a comma, a word that belongs to another field, or a small word."""
         value: list[_Token] = []
         # "The price of the lamp to 25": whose it is may stand before the value.
@@ -1150,7 +1167,7 @@ class _Filling:
             self._tokens[whose].plain not in _GIVING
             and (
                 self._tokens[whose].plain in _FILLERS
-                or any(_same(self._tokens[whose].plain, one) for one in self._known)
+                or any(_same(self._tokens[whose].plain, one) for one in (*self._known, *where))
             )
         ):
             whose += 1
@@ -1191,7 +1208,7 @@ class _Filling:
             names = (
                 [*field.options]
                 if field.role == "list"
-                else [*dict.fromkeys((field.name, field.lead, shorten(field.name)))]
+                else [*dict.fromkeys((field.name, field.lead, shorten(field.name), _FIRST.split(field.name)[0]))]
             )
             exact = [(found, name) for name in names if not name.isdigit() and (found := self._find(name))][
                 : None if field.role == "list" else 1
@@ -1330,6 +1347,8 @@ class _Filling:
         )
 
 
+_FIRST = re.compile(r"\s+[|\u00b7\u2013\u2014(-]")
+"""What ends the part of a label that tells it from others: "22:15 · Room 1"."""
 _NEAR_WORDS = 3
 _EDGES = tuple(
     frozenset(line.split())
