@@ -700,6 +700,21 @@ def test_what_only_asked_for_more_is_not_done(run: Any, sentence: str) -> None:
     assert title == ""
 
 
+def test_who_says_yes_to_a_toolbar_is_told_which_rows_are_marked(run: Any) -> None:
+    asked: list[str] = []
+    page = FILES.replace(">Archive<", ">Delete<") + NOTE
+    assert run(page, "delete notes.md", confirm=asked.append)[1] == "archived notes.md"
+    assert asked == ["click button 'Delete' of “notes.md”"]
+
+
+def test_a_button_called_as_the_sentence_says_stands_before_one_that_does_the_like(run: Any) -> None:
+    page = """<h1>Crea tu cuenta</h1><button type=button onclick="note('added')">Añadir</button>
+<form onsubmit="note('made'); return false"><label>Nombre <input required></label><button>Crear
+cuenta</button></form>"""
+    done, after = run(page + NOTE, "crea una cuenta")
+    assert (done.done, after) == ([], "")
+
+
 def test_what_was_opened_in_vain_is_left_and_what_acts_at_once_is_told(run: Any) -> None:
     done, title = run(FILES + NOTE + "<script>setInterval(() => document.title = v.children.length, 20)</script>",
                       "create a folder called Taxes for the accountant of 2027 with a lock")  # fmt: skip

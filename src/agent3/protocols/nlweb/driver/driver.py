@@ -383,7 +383,7 @@ class _Operator:
         """
         if self._confirm is None or any(isinstance(one, Doubt) for one in plans):
             return
-        planned = dict[str, object]()
+        planned, marked = dict[str, object](), list[Control]()
         for act in (act for one in plans if isinstance(one, list) for act in one):
             if act.kind in ("write", "choose"):
                 planned[act.control.name] = ", ".join(act.values)
@@ -392,11 +392,12 @@ class _Operator:
                 self._foretold.append(self._tell_upload(act))
             elif act.kind in ("check", "clear"):
                 planned[act.control.name] = act.kind == "check"
+                marked += [act.control] if act.kind == "check" else []
             elif act.kind == "press" and act.control.visible:
                 with suppress(playwright().Error):
                     pressed: Any = await (await view.element(act.control)).evaluate(_PRESSED, planned)
                     if _is_serious(pressed):
-                        self._foretold.append(_tell(act, pressed["fields"]))
+                        self._foretold.append(_tell(act, pressed["fields"], marked))
         for told in self._foretold:
             self._confirm(told)
 
@@ -814,7 +815,7 @@ class _Operator:
             return Doubt("empty", pressed["invalid"])
         serious = _is_serious(pressed)
         if self._confirm is not None and serious:
-            self._confirmed = _tell(act, pressed["fields"])
+            self._confirmed = _tell(act, pressed["fields"], [one for one in self.used if one.role == "checkbox"])
             if self._confirmed in self._foretold:
                 self._foretold.remove(self._confirmed)
             else:
@@ -1038,9 +1039,13 @@ def _is_serious(pressed: Mapping[str, Any]) -> bool:
     return pressed["method"] == "post" or has_consequences(pressed["words"], link=pressed["link"], asks=asks)
 
 
-def _tell(act: Act, fields: Sequence[str]) -> str:
-    """What is about to be done, for the one who says yes: what, whose, and with what, the empty fields included."""
-    whose = ", ".join(act.control.row)[:160]
+def _tell(act: Act, fields: Sequence[str], marked: Sequence[Control] = ()) -> str:
+    """What is about to be done, for the one who says yes: what, whose, and with what, the empty fields included.
+
+    A toolbar acts on the rows that are ``marked``.
+    """
+    rows = [act.control.row] if act.control.row else [one.row for one in marked if act.control.toolbar]
+    whose = "; ".join(", ".join(row)[:160] for row in dict.fromkeys(tuple(row) for row in rows if row))
     told = f"{describe(act)} of “{whose}”" if whose else describe(act)
     return f"{told} ({', '.join(fields)})" if fields else told
 

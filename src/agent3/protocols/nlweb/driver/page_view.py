@@ -91,7 +91,7 @@ most => {
     return natives[node.tagName] ?? "";
   };
   // The text of a label or a row without what is in its controls; each piece by itself where pieces are asked for.
-  const controls = "select,option,textarea,button,script,style,template";
+  const controls = "select,option,textarea,button,script,style,template,[role=menu]";
   const pieces = (node, fits = () => true) => {
     const walker = document.createTreeWalker(node, NodeFilter.SHOW_TEXT), found = [];
     while (walker.nextNode()) {

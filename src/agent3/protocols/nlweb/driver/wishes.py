@@ -505,6 +505,14 @@ def _press_named(view: PageView, text: str, written: Sequence[Control]) -> list[
             if (rest := _after_verb(one, tokens, things if one.row else meant)) is not None
         ]  # fmt: skip
         buttons = [(one, rest) for one, rest in buttons if last and one.places[:1] == last] or buttons
+    # "Create an account" is the button "Create account", whether it can be pressed or not, and never "Add".
+    stems, verb = {_stem(token.plain) for token in tokens}, _split_verb(tokens)[0]
+    very = [
+        (one, rest) for one, rest in buttons
+        if len(_content(one.name)) > 1 and _forms(verb) & _forms(_content(one.name)[0])
+        and all(_stem(word) in stems for word in _content(one.name)[1:])
+    ]  # fmt: skip
+    buttons = very or buttons
     only = [token.plain for token in tokens if token.plain not in _FILLERS]
     if not buttons and len(only) == 1 and written and any(_does(only[0], one) for one in ("save", "send", "apply")):
         # "Set the city to Rome and save": the button beside the field that was filled.
