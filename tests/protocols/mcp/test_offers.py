@@ -169,7 +169,7 @@ def test_official_clients_find_and_use_all_of_it_in_both_eras() -> None:
         async with Client(url, mode="legacy") as client:
             answer = await client.call_tool("advise", {})
             assert answer.is_error
-            assert "lends no language model" in str(answer.content)
+            assert "does not offer a language model" in str(answer.content)
             assert (await client.call_tool("advise_again", {})).content == [wire.TextContent(text="nobody to ask")]
 
     async def follow(url: str) -> None:
@@ -316,7 +316,7 @@ MISTAKES: dict[str, tuple[Callable[[MCPServer], object], str]] = {
     "ttl": (lambda server: server.resource("w://{city}", cache_ttl=-1)(needs_city), "cache_ttl"),
     "completion of nothing": (lambda server: server.completion("plam", "city")(needs_city), "neither a prompt"),
     "completion of no argument": (lambda server: server.completion("plan", "cty")(needs_city), "Did you mean 'city'"),
-    "completion signature": (lambda server: server.completion("plan", "days")(needs_city), "takes value"),
+    "completion signature": (lambda server: server.completion("plan", "days")(needs_city), "must take value"),
 }
 
 
