@@ -103,7 +103,7 @@ def test_a_call_that_needs_a_yes_waits_for_it_and_then_runs_once() -> None:
             assert value_of(done.parts) == "paid 500 to shop"
             assert bank.paid == [20, 500]
             assert (await server.gateway.approvals(ANN))["approvals"] == []
-            with pytest.raises(Conflict, match="approved already"):
+            with pytest.raises(Conflict, match="already approved"):
                 await server.gateway.decide(OPS, one["id"], approve=False)
             await server.core.parts.approvals.settle()
             assert bank.paid == [20, 500]
@@ -124,7 +124,7 @@ def test_a_denied_call_is_never_sent_and_its_caller_hears_why() -> None:
             ended = await end_of(server, asked.job)
             assert isinstance(ended, Failed)
             assert ended.code == "not_approved"
-            assert "ann denied it: too much" in ended.message
+            assert "denied by ann: too much" in ended.message
             assert bank.paid == []
             rows = await server.services.database.all("SELECT status, code FROM calls WHERE job = ?", asked.job)
             assert ("failed", "not_approved") in [(row["status"], row["code"]) for row in rows]

@@ -130,7 +130,7 @@ def test_a_changed_definition_is_served_as_it_was_until_somebody_approves(
     assert gateway.get("/v1/agents/asking").json["status"] == "suspended"
     assert gateway.call("asking", capability="pay", input={}).status >= 400
     waiting = gateway.get("/v1/agents/pinned").json["pending"]
-    assert "another way" in waiting["why"]
+    assert "has changed" in waiting["why"]
 
     shown = gateway.get("/v1/agents/pinned/changes").json
     found = {change["path"]: (change["before"], change["now"]) for change in shown["changes"]}

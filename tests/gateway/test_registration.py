@@ -208,15 +208,15 @@ def test_a_changed_server_is_brought_up_to_date(tmp_path: Path) -> None:
 WRONG = [
     ("", "Nothing to add"),
     ("ftp://example.com/mcp", "'ftp' addresses"),
-    ("missing.json", "cannot be read"),
+    ("missing.json", "Cannot read"),
     ("{not json}", "not JSON"),
     ('{"mcpServers": {"x": {"url": "https://x/", "key": "sk-123"}}', "The given document is not JSON"),
     ('{"sk-123": {"mcp": 1}}', "The given document contains no MCP servers"),
     ('{"other": 1}', "no MCP servers"),
     ('{"mcpServers": {"x": {}}}', 'neither a "url" nor a "command"'),
-    ('{"mcpServers": {"x": {"command": "x", "args": ["--api-key", "sk-123"]}}}', "'api-key' of the command holds"),
+    ('{"mcpServers": {"x": {"command": "x", "args": ["--api-key", "sk-123"]}}}', "'api-key' of the command contains"),
     ('{"mcpServers": {"x": {"command": "x", "args": "--all"}}}', '"args" that are not a list'),
-    ("run 'unclosed", "cannot be read: No closing quotation"),
+    ("run 'unclosed", "cannot be parsed: No closing quotation"),
 ]
 
 

@@ -285,7 +285,7 @@ def test_a_filter_that_nothing_can_meet_names_what_there_is() -> None:
             with pytest.raises(ValidationError, match=r"Unknown protocol 'htp'\. Known are a2a, .*mcp"):
                 await ask(server, "money", filters={"protocol": "htp"})
             nothing = await ask(server, "money", filters={"mediaType": "image/png"})
-            assert "takes or gives 'image/png', only application/json, text/csv" in nothing["hint"]
+            assert "accepts or returns 'image/png', only application/json, text/csv" in nothing["hint"]
 
     run(story())
 
@@ -372,7 +372,7 @@ def test_an_early_search_says_how_much_it_looked_at(monkeypatch: pytest.MonkeyPa
             go_on.set()
             monkeypatch.undo()
             assert early["agents"] == []
-            assert early["hint"].startswith("Indexing: 2 of 3 agents can be found so far.")
+            assert early["hint"].startswith("Indexing: 2 of 3 agents are searchable so far.")
             assert [hit["id"] for hit in named["agents"]] == ["weather"]
             assert "hint" not in await ask(server, "convert currency", limit=1)
 

@@ -242,7 +242,7 @@ WRONG: list[tuple[str, dict[str, Any]]] = [
     ("expired", {"exp": NOW - 3_600}),
     ("another audience", {"aud": "https://other.example.com"}),
     ("another audience", {"aud": f"{RESOURCE}/agents/pizza/mcp"}),
-    ("not trusted", {"iss": "https://evil.example.com"}),
+    ("does not trust", {"iss": "https://evil.example.com"}),
     ("not valid", {"exp": None}),
     ("not valid", {"aud": None}),
     ("not valid", {"nbf": NOW + 3_600}),

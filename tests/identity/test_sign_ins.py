@@ -194,7 +194,7 @@ class Unwilling(House):
     [
         (Unwilling(), SignInWish("person", Person()), TargetRefused, "access_denied"),
         (House(), SignInWish("person", Person(agrees=False), seconds=0.2), CallTimeout, "0.2 s"),
-        (House(tokens={"": ""}), SignInWish("person", Person()), SetupError, "does not ask"),
+        (House(tokens={"": ""}), SignInWish("person", Person()), SetupError, "does not require"),
         (House(), SignInWish("machine", Person(), "us"), SetupError, "--client-secret-ref"),
     ],
 )
@@ -215,7 +215,7 @@ def test_a_sign_in_that_comes_to_nothing_leaves_nothing(
     ("what", "credential", "words"),
     [
         ("some-program --flag", None, "program"),
-        ("http://127.0.0.1:1/mcp", "env:KEY", "one or the other"),
+        ("http://127.0.0.1:1/mcp", "env:KEY", "not both"),
         ("http://127.0.0.1:1/${KEY}/mcp", None, "references"),
     ],
 )
