@@ -448,7 +448,7 @@ def test_a_mode_that_is_not_declared_is_refused_with_those_that_are(door: Hosted
     ):
         refusal = door.post("/v1/call", {"agentId": "studio", "capability": capability, **more})
         assert refusal.status == 422
-        assert refusal.error["message"].endswith(f"It takes {takes}.")
+        assert refusal.error["message"].endswith(f"It accepts {takes}.")
         assert refusal.error["data"]["inputModes"] == takes.split(", ")
     unclear = door.post("/v1/call", {"agentId": "studio", "message": "AAE=", "inputMode": "font/woff"})
     assert (unclear.status, "does not accept font/woff" in unclear.error["message"]) == (422, True), "not asked about"

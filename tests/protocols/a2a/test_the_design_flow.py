@@ -163,6 +163,6 @@ def test_a_file_reaches_an_agent_that_takes_it_and_no_other(town: Town, generati
             await client.call_tool("agent3_call", {**arguments, "files": [{**file, "mediaType": "image/png"}]})
         )
         assert refused["errorCode"] == "invalid_input"
-        assert refused["error"].endswith("It takes text/plain, application/octet-stream.")
+        assert refused["error"].endswith("It accepts text/plain, application/octet-stream.")
 
     talk(town, story)
