@@ -255,7 +255,7 @@ def test_of_two_tools_with_one_name_each_has_an_address(server: MCPServer, clien
         assert client.invoke_tool("travel/find", {"city": "Rome"})["result"]["hotel"] == "Grand Hotel Rome"
         assert client.invoke_tool("afar/count")["result"] == "counted"
         assert [one["status"] for one in client.servers()] == ["connected"] * 3
-        with pytest.raises(Conflict, match="connected as 'afar' already"):
+        with pytest.raises(Conflict, match="already connected as 'afar'"):
             client.connect_to_server(site.url, name="afar")
         client.disconnect("afar")
         with pytest.raises(CapabilityNotFound):
@@ -712,7 +712,7 @@ def test_a_model_reads_on_in_a_result_that_was_cut(server: MCPServer) -> None:
 
     def read_on(asked: Any) -> ToolCall:
         note = str(asked.messages[-1].content).rsplit("\n", 1)[-1]
-        assert "Cut after 400 of 6000 characters" in note
+        assert "Truncated after 400 of 6000 characters" in note
         return ToolCall("", "read_artifact", {"handle": note.split("'")[1], "offset": 400})
 
     model = Scripted(ToolCall("", "long", {}), read_on, "Read.")

@@ -114,7 +114,7 @@ def test_an_unknown_tool_gets_the_nearest_name(server: MCPServer, client: MCPCli
 
 
 def test_a_name_is_given_once(server: MCPServer) -> None:
-    with pytest.raises(Conflict, match="has a tool 'search_flights' already"):
+    with pytest.raises(Conflict, match="already has a tool 'search_flights'"):
         server.register_tool(FLIGHTS, search_flights)
 
 

@@ -517,7 +517,7 @@ def test_results_come_as_text_images_links_and_large_ones_as_resources(server: M
             found = (await client.read_resource(large.uri)).contents[0]
             assert isinstance(found, wire.TextResourceContents)
             assert found.text == "y" * 100_000
-            with pytest.raises(MCPError, match="no artifact"):
+            with pytest.raises(MCPError, match="does not exist for you"):
                 await client.read_resource("agent3://artifacts/other")
             with pytest.raises(MCPError, match="no resource"):
                 await client.read_resource("file:///etc/passwd")
