@@ -11,6 +11,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from msgspec.structs import replace
 
 from agent3.env import REAL
 from agent3.errors import Corrupt, NotFound, SetupError, Unavailable, ValidationError
@@ -209,8 +210,23 @@ def _settings(tmp_path: Path, seal_: str = "env:MASTER") -> Settings:
     return Settings(storage=Storage(url=f"sqlite:///{tmp_path / 'r.db'}", seal=seal_), calls=Calls(bodies="full"))
 
 
+async def _read_raw(url: str, folder: Path) -> bytes:
+    """All that is stored, as who has the disk or the database sees it."""
+    stored = [file.read_bytes() for file in folder.rglob("*") if file.is_file()]
+    if url.startswith("postgres"):
+        raw = await open_database(url)
+        tables = await raw.all("SELECT tablename FROM pg_tables WHERE schemaname = current_schema()")
+        for table in tables:
+            for row in await raw.all(f"SELECT * FROM {table['tablename']}"):
+                stored += [
+                    bytes(one) if isinstance(one, bytes | memoryview) else str(one).encode() for one in row.values()
+                ]
+        await raw.aclose()
+    return b"\n".join(stored)
+
+
 async def test_with_a_master_key_everything_stored_is_encrypted(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    lasting_url: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     from agent3.protocols.functions import LocalAgent
     from agent3.server.build import build
@@ -227,7 +243,9 @@ async def test_with_a_master_key_everything_stored_is_encrypted(
         raise Unavailable("away")
 
     word = "Kirschwasser"
-    settings = _settings(tmp_path)
+    monkeypatch.setenv("AGENT3_DATA", str(tmp_path))
+    settings = replace(_settings(tmp_path), storage=Storage(url=lasting_url, seal="env:MASTER"))
+    unsealed = replace(settings, storage=Storage(url=lasting_url))
     insert = "INSERT INTO a2a_replies (agent, message, body, at) VALUES ('a', ?, ?, 1000000000000.0)"
     for number in range(2):  # what the first process stored, the second reads
         async with build(settings, [echo]) as server:
@@ -240,12 +258,13 @@ async def test_with_a_master_key_everything_stored_is_encrypted(
             await server.gateway.call(ME, CallRequest(capability="fail", **asked))
             assert len(await server.core.dead_letters.latest()) == number + 1
             await server.database.many(insert, [(str(number), word.encode())])
-    stored = b"".join(file.read_bytes() for file in tmp_path.rglob("*") if file.is_file())
+    stored = await _read_raw(lasting_url, tmp_path)
+    assert b"echo" in stored  # what may be read is
     assert word.encode() not in stored
 
     monkeypatch.delenv("MASTER")
     with pytest.raises(SetupError, match="no master key is set"):
-        await open_stored(_settings(tmp_path, ""))
+        await open_stored(unsealed)
     monkeypatch.setenv("MASTER", OLD.decode())
     with pytest.raises(SetupError, match="a different master key"):
         await open_stored(settings)

@@ -12,6 +12,7 @@ from typing import Any
 import pytest
 
 from agent3 import jsonrpc
+from agent3.directory import queries
 from agent3.directory.meaning import encode_message
 from agent3.errors import Agent3Error
 from agent3.identity.secret_detection import holds_secret
@@ -106,6 +107,12 @@ def doubled(levels: int) -> dict[str, Any]:
     return {"$ref": "#/$defs/d0", "$defs": {**chain, f"d{levels}": {"type": "string"}}}
 
 
+def find_kinds(text: str) -> None:
+    """What a query speaks of, such as dates."""
+    for pattern, _ in queries._KINDS:
+        pattern.search(text)
+
+
 def encode_without_model(text: str) -> None:
     """A message up to where its vector is made, which takes a bounded number of characters."""
     with suppress(NotImplementedError):
@@ -180,6 +187,10 @@ CASES: dict[str, tuple[Callable[[Any], Any], Callable[[int], Any], int]] = {
     "sensitive echoes": (lambda many: hide_echoes(many), int, 300),
     "sensitive message": (lambda many: hide_echoes(many, told=False), int, 300),
     "sensitive alternatives": (hide_alternatives, int, 300),
+    **{
+        f"query {piece!r}": (find_kinds, partial(repeat, piece), 10_000)
+        for piece in ("1,", "1.", "1,,", "a.", "a@", "a-", "a/", "-1.11", "1:", "$", ".", "word ")
+    },
     **{
         f"meaning {piece!r}": (encode_without_model, partial(repeat, piece), 100_000)
         for piece in ("a", "1", "a.", "a@", "@", "a/", "/", ".", "-", "1a-", "_", "http://")
