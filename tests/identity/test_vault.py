@@ -219,7 +219,8 @@ async def _read_raw(url: str, folder: Path) -> bytes:
         for table in tables:
             for row in await raw.all(f"SELECT * FROM {table['tablename']}"):
                 stored += [
-                    bytes(one) if isinstance(one, bytes | memoryview) else str(one).encode() for one in row.values()
+                    bytes(one) if isinstance(one, bytes | memoryview) else str(one).encode()
+                    for one in dict(row).values()
                 ]
         await raw.aclose()
     return b"\n".join(stored)
