@@ -50,7 +50,7 @@ def test_vs_code_asks_a_person_for_inputs_and_we_say_where_to_put_them(
     found = read(document, file)
     assert set(found) == {"search"}
     assert found["search"].fault is not None
-    assert "Key of the search. Set SEARCH_KEY in the environment" in found["search"].fault.message
+    assert "Set SEARCH_KEY in the environment" in found["search"].fault.message
     monkeypatch.setenv("SEARCH_KEY", "hush-hush-9")
     asked = program(read(document, file)["search"])
     assert (asked.args, asked.env) == ((f"{tmp_path}/data",), {"SEARCH_KEY": "env:SEARCH_KEY"})
@@ -132,5 +132,5 @@ def test_the_files_of_a_client_are_found_where_it_keeps_them(tmp_path: Path) -> 
             file.parent.mkdir(parents=True, exist_ok=True)
             file.write_text(json.dumps({"mcpServers": {}}))
         assert find_files(client, here, home) == files
-    with pytest.raises(SetupError, match="Choose one of claude-desktop"):
+    with pytest.raises(SetupError, match="Known are claude-desktop"):
         find_files("notepad", here, home)

@@ -189,7 +189,7 @@ def test_after_an_answer_that_was_refused_id_and_text_still_name_the_question(cl
 @pytest.mark.parametrize("given", [["large"], "large"])
 def test_answers_are_values_by_question(client: MCPClient, given: Any) -> None:
     told = client.invoke_tool("order", {"article": "tea"})
-    with pytest.raises(ValidationError, match="Answers must be a mapping from question id to value"):
+    with pytest.raises(ValidationError, match="Answers are a mapping from question id to value"):
         client.answer(told["job"], given)
 
 
@@ -300,7 +300,7 @@ def test_a_step_that_was_cut_off_says_how_to_decide_and_done_steps_are_not_repea
             again = client.run_plan(plan, key=key, done=done)
             assert (again["status"], again["steps"][2]["result"]) == ("success", "GRAND HOTEL ROME IS BOOKED")
         assert runs == ["find", "book", "book", "book"]
-        with pytest.raises(ValidationError, match=r"'bookd' is said to be done.*'booked'"):
+        with pytest.raises(ValidationError, match=r"'bookd' is given as done.*'booked'"):
             client.run_plan(plan, done={"bookd": 1})
     server.close()
 
@@ -347,7 +347,7 @@ def test_a_version_that_is_not_there_hears_which_are(server: MCPServer, era: str
 
     async def story(url: str) -> None:
         async with Client(url, mode=era) as client:
-            with pytest.raises(MCPError, match=r"Unknown tool: quote@2\. .*there is 1\.10, 1\.9") as wrong:
+            with pytest.raises(MCPError, match=r"Unknown tool: quote@2\. .*it has 1\.10, 1\.9") as wrong:
                 await client.call_tool("quote@2", {})
             assert wrong.value.error.data == {"versions": ["1.10", "1.9"]}
             assert text_of(await client.call_tool("quote@1.9", {})) == "a quote"

@@ -156,7 +156,10 @@ def test_a_server_that_refuses_every_token_is_asked_with_a_new_one_twice() -> No
 
 @pytest.mark.parametrize(
     ("issuer", "error", "words"),
-    [("http://127.0.0.1:{other}", SecurityError, "loopback"), ("http://auth.example.com", TargetRefused, "not https")],
+    [
+        ("http://127.0.0.1:{other}", SecurityError, "loopback"),
+        ("http://auth.example.com", TargetRefused, "does not use https"),
+    ],
 )
 def test_a_server_cannot_send_us_to_places_that_are_closed(issuer: str, error: type[Agent3Error], words: str) -> None:
     async def story() -> None:
