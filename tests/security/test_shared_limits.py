@@ -117,7 +117,7 @@ def test_while_the_database_is_away_each_counts_for_itself(url: str, caplog: pyt
         assert await limiter.charge("b") == 0.0
 
     using(url, story)
-    assert caplog.text.count("counts for itself") <= 1
+    assert caplog.text.count("counts by itself") <= 1
 
 
 def test_full_buckets_are_removed(url: str) -> None:

@@ -127,7 +127,7 @@ WRONG: list[tuple[str, str, Any, int, str, str]] = [
     ("POST", "/v1/calls/nope/cancel", None, 404, "job_not_found", "nope"),
     ("POST", "/v1/feedback", {"agentId": "echo", "rating": 6}, 422, "invalid_input", "rating"),
     ("POST", "/v1/feedback", {"agentId": "ecco", "rating": 5}, 404, "agent_not_found", "'echo'"),
-    ("GET", "/v1/artifacts/nope", None, 404, "not_found", "no artifact"),
+    ("GET", "/v1/artifacts/nope", None, 404, "not_found", "does not exist"),
     ("GET", "/v1/nothing", None, 404, "not_found", "/openapi.json"),
     ("GET", "/v1/call", None, 405, "method_not_allowed", "/v1/call does not support GET."),
     ("PATCH", "/v1/agents/pizza", None, 405, "method_not_allowed", "PATCH"),

@@ -132,7 +132,7 @@ def test_nothing_is_replaced_unasked(tmp_path: Path, file: Path, blobs: Path) ->
     fill(file, blobs, "a")
     archive = tmp_path / "backup.tar"
     archive.write_text("mine")
-    with pytest.raises(Conflict, match="exists already"):
+    with pytest.raises(Conflict, match="already exists"):
         back_up(file, blobs, archive)
     assert archive.read_text() == "mine"
     back_up(file, blobs, archive, force=True)
@@ -140,7 +140,7 @@ def test_nothing_is_replaced_unasked(tmp_path: Path, file: Path, blobs: Path) ->
 
 
 def test_without_a_database_or_a_backup_there_is_nothing_to_do(tmp_path: Path, file: Path) -> None:
-    with pytest.raises(NotFound, match="no database"):
+    with pytest.raises(NotFound, match="does not exist"):
         back_up(file, None, tmp_path / "x.tar")
     with pytest.raises(NotFound, match="does not exist"):
         restore(tmp_path / "x.tar", file, None)
@@ -149,7 +149,7 @@ def test_without_a_database_or_a_backup_there_is_nothing_to_do(tmp_path: Path, f
 
 def test_a_backup_makes_no_folder(tmp_path: Path, file: Path, blobs: Path) -> None:
     fill(file, blobs, "a")
-    with pytest.raises(NotFound, match="no folder"):
+    with pytest.raises(NotFound, match="does not exist"):
         back_up(file, blobs, tmp_path / "mistyped" / "x.tar")
     assert not (tmp_path / "mistyped").exists()
 

@@ -63,7 +63,7 @@ def test_a_stranger_is_told_that_it_is_not_there(agents: Agents) -> None:
     hotel, flight, eve = agents
     made = hotel.create_artifact("secret")
     for stranger in (flight, eve):
-        with pytest.raises(NotFound, match="no artifact"):
+        with pytest.raises(NotFound, match="does not exist"):
             stranger.artifacts.read(made.artifact_id)
     hotel.share_artifact(made.artifact_id, flight.card.agent_id)
     assert flight.artifacts.read(made.artifact_id).body == b"secret"

@@ -219,11 +219,11 @@ async def _nothing(client: A2AClient) -> None:
 
 
 ODD: list[tuple[Response, type[Exception], str]] = [
-    (Response("<html>", media_type="text/html"), MalformedResponse, "not JSON-RPC"),
+    (Response("<html>", media_type="text/html"), MalformedResponse, "did not answer with JSON-RPC"),
     (JSONResponse({"jsonrpc": "2.0", "id": 1}), MalformedResponse, "neither a result nor an error"),
     (JSONResponse({"jsonrpc": "2.0", "id": 1, "result": {"sum": 5}}), MalformedResponse, "answer"),
     (JSONResponse({"jsonrpc": "2.0", "id": 1, "error": "no"}), MalformedResponse, "not a JSON-RPC error"),
-    (Response("[" * 10_000), MalformedResponse, "not JSON-RPC"),
+    (Response("[" * 10_000), MalformedResponse, "did not answer with JSON-RPC"),
     (JSONResponse({}, 500), TargetError, "reports an error"),
     (Response(status_code=502), Unavailable, "not available"),
     (Response(status_code=302, headers={"location": "http://169.254.169.254/"}), SecurityError, "metadata"),

@@ -148,7 +148,7 @@ def test_a_person_who_says_no_and_a_card_that_leads_astray_leave_nothing(tmp_pat
                 with pytest.raises(TargetRefused, match="access_denied"):
                     await signed_in(server, house)
             async with standing(AgentHouse(insecure=True)) as house:
-                with pytest.raises(TargetRefused, match="not https"):
+                with pytest.raises(TargetRefused, match="not a plain https"):
                     await signed_in(server, house)
             assert await server.database.all("SELECT * FROM sign_ins") == []
 

@@ -121,7 +121,7 @@ def test_a_document_that_was_signed_as_it_came_is_told_as_such() -> None:
 def test_a_change_of_the_card_breaks_its_signature(change: dict[str, Any]) -> None:
     key = CardKey.generate()
     document = key.sign(FULL).to_wire("1.0") | change
-    with pytest.raises(SecurityError, match="none fits"):
+    with pytest.raises(SecurityError, match="none matches"):
         verify(document, [key.jwk()])
     with pytest.raises(InvalidSignaturesError):
         verifier(key)(ParseDict(document, pb.AgentCard()))

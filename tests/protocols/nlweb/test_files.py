@@ -68,7 +68,7 @@ def test_an_interface_survives_its_file(tmp_path: Path, interface: NLWebInterfac
     ("change", "words"),
     [
         (("selector: .more", "value: .more"), "step 4.1 of 'buy': a click step needs a selector"),
-        (("selector: .more", 'selector: "#m-{id}"'), r"step 4\.1 of 'buy' \(click .*outside a quoted string"),
+        (("selector: .more", 'selector: "#m-{id}"'), r"step 4\.1 of 'buy' \(click .*outside a quoted CSS string"),
         (
             ('"#count"', '"#count", valeu: 3'),
             r"step 2 of 'buy' \(valeu\): unknown field; did you mean 'value'\?",

@@ -199,7 +199,7 @@ def test_a_session_alone_keeps_the_crawl_delay_of_as_much_of_a_robots_txt_as_is_
         bridge.run(story(interface), timeout=60)
         assert [path for _, path in site.requests][:2] == ["/robots.txt", "/"]
     if waits:
-        with pytest.raises(RateLimited, match="left alone"):
+        with pytest.raises(RateLimited, match="asked us to wait"):
             asyncio.run(throttle.wait_for_turn(site_of(site.url), Pace.of(interface)))
     else:
         assert asyncio.run(throttle.wait_for_turn(site_of(site.url), Pace.of(interface))) < 1

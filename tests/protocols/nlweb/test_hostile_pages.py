@@ -168,7 +168,7 @@ def test_a_page_that_a_click_led_to_counts_for_the_pace() -> None:
     async def story() -> None:
         throttle, pace = Throttle(env=SeededEnv(), metrics=Metrics()), Pace(seconds=5.0, patience=1.0)
         throttle.note_page("https://shop.example", pace)
-        with pytest.raises(RateLimited, match="left alone"):
+        with pytest.raises(RateLimited, match="asked us to wait"):
             await throttle.wait_for_turn("https://shop.example", pace)
 
     asyncio.run(story())

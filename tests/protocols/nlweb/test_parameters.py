@@ -178,7 +178,7 @@ def test_every_field_of_every_step_is_judged_over_the_whole_sequence() -> None:
 
 def test_placeholders_are_judged_without_parameters() -> None:
     check([typing("{a}"), clicking('[x="{b}"]')], "act")
-    with pytest.raises(ValidationError, match=r"the step 1\.1 of 'act' .*outside a quoted string"):
+    with pytest.raises(ValidationError, match=r"step 1\.1 of 'act'.*outside a quoted CSS string"):
         check([of(action_type="repeat", steps=[clicking("#x-{b}")])], "act")
     with pytest.raises(ValidationError, match="a single"):
         check([typing("{")], "act")

@@ -70,7 +70,7 @@ def test_a_site_that_says_too_much_is_left_alone_as_long_as_it_says(
         throttle.note_overload("http://127.0.0.1:1", status, None)
         assert await throttle.wait_for_turn("http://127.0.0.1:1", FREE) == 0.0  # this machine is no stranger
         if seconds:
-            with pytest.raises(RateLimited, match="left alone") as caught:
+            with pytest.raises(RateLimited, match="asked us to wait") as caught:
                 await throttle.wait_for_turn(SITE, pace)
             assert caught.value.retry_after == pytest.approx(seconds)
             env.advance(seconds)

@@ -60,7 +60,7 @@ def test_no_rows_where_there_never_were_any_are_an_answer(play: Stage, store: Me
 def test_no_rows_on_a_page_made_anew_are_a_failure(play: Stage, store: MemoryStore) -> None:
     play.act(*READ)
     play.site.pages["/"] = ANEW
-    with pytest.raises(ElementMissing, match=r"'\.card' fits nothing .* used to find something.*\(agent3 web check"):
+    with pytest.raises(ElementMissing, match=r"'\.card' matches nothing .* used to match.*\(agent3 web check"):
         play.act(*READ)
     assert play.act(READ[0], READ[1].model_copy(update={"optional": True})) is None
 
