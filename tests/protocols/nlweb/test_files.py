@@ -87,7 +87,7 @@ def test_a_fault_is_named_with_its_file_and_step(tmp_path: Path, change: tuple[s
 
 
 def test_what_is_no_such_file_is_named(tmp_path: Path) -> None:
-    with pytest.raises(ValidationError, match=r"nowhere\.yaml cannot be read"):
+    with pytest.raises(ValidationError, match=r"Cannot read nowhere\.yaml"):
         files.load(tmp_path / "nowhere.yaml")
     (tmp_path / "shop.txt").write_text(SHOP)
     with pytest.raises(ValidationError, match=r"Call it shop\.yaml"):
