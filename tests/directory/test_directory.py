@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import gc
+import sys
 import threading
 from collections.abc import Mapping
 from contextlib import aclosing
@@ -49,6 +50,30 @@ PIZZA = Agent(
     ),
     card={"any": ["thing", None]},
 )
+
+
+def test_threads_give_way_to_the_event_loop_while_agents_are_indexed(
+    lasting_url: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    seen = list[float]()
+
+    def watched(agent: Agent) -> Any:
+        seen.append(sys.getswitchinterval())
+        return documents_of(agent)
+
+    monkeypatch.setattr(module, "documents_of", watched)
+    before = sys.getswitchinterval()
+
+    async def story(database: Database) -> None:
+        directory = Directory(database, REAL)
+        await directory.add(PIZZA)
+        assert await directory.search("pizza")
+        await directory.aclose()
+
+    using(lasting_url, story)
+    assert seen
+    assert max(seen) < before / 5
+    assert sys.getswitchinterval() == before
 
 
 def test_an_agent_is_kept_as_it_was_given(lasting_url: str) -> None:

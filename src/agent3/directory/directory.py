@@ -10,6 +10,7 @@ from __future__ import annotations
 
 import asyncio
 import gc
+import sys
 import time
 from collections import ChainMap, deque
 from collections.abc import AsyncIterator, Callable, Iterable, Iterator, Mapping, Sequence
@@ -570,7 +571,7 @@ class Directory:
         async def follow() -> None:
             reading = asyncio.create_task(self._refresh())
             try:
-                with _young_collections_alone():
+                with _beside_the_loop():
                     while not reading.done():
                         await asyncio.wait({reading}, timeout=_MOMENT)
                         await self._update_index()
@@ -613,7 +614,7 @@ class Directory:
 
     async def _tidy(self) -> None:
         try:
-            with _young_collections_alone():
+            with _beside_the_loop():
                 while plan := self._index.plan():
                     built = await asyncio.to_thread(self._index.build, plan)
                     async with self._indexing:
@@ -877,27 +878,32 @@ class Directory:
         self._checked = float("-inf")
 
 
-_collecting: list[Any] = [0, ()]
-"""How many keep the collector from old objects, and the thresholds that it had."""
+_busy: list[Any] = [0, (), 0.0]
+"""How many read or index a catalogue, and the thresholds of the collector and the switch interval from before."""
 _YOUNG = 500
 """New objects that it looks at together meanwhile: most of them stay, so that each look takes its full time."""
+_SWITCH = 0.0005
+"""Seconds after which a thread gives the interpreter to another that wants it. By default they are 5 ms, and with
+several threads at work the event loop waited for up to 12."""
 
 
 @contextmanager
-def _young_collections_alone() -> Iterator[None]:
-    """Keep the garbage collector from objects that have survived it: while a large catalogue is read and indexed, each
-    of its walks through all of them would hold the event loop for up to 0.1 s.
+def _beside_the_loop() -> Iterator[None]:
+    """While threads read and index a large catalogue, keep them and the garbage collector from holding the event loop:
+    each walk of the collector through objects that have survived it would do so for up to 0.1 s.
     """
-    _collecting[0] += 1
-    if _collecting[0] == 1:
-        _collecting[1] = first, second, _ = gc.get_threshold()
+    _busy[0] += 1
+    if _busy[0] == 1:
+        _busy[1:] = (first, second, _), _ = gc.get_threshold(), sys.getswitchinterval()
         gc.set_threshold(min(first, _YOUNG), second, _NEVER)
+        sys.setswitchinterval(_SWITCH)
     try:
         yield
     finally:
-        _collecting[0] -= 1
-        if not _collecting[0]:
-            gc.set_threshold(*_collecting[1])
+        _busy[0] -= 1
+        if not _busy[0]:
+            gc.set_threshold(*_busy[1])
+            sys.setswitchinterval(_busy[2])
 
 
 def _index_changes(
