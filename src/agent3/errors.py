@@ -23,20 +23,20 @@ and what to do next. Nothing here knows a protocol, and no message ever holds a 
     │   ├── Unauthenticated         unauthenticated
     │   ├── RateLimited             rate_limited         (retryable)
     │   ├── BudgetExceeded          budget_exceeded
-    │   ├── NotApproved             not_approved         somebody's yes was needed and did not come
+    │   ├── NotApproved             not_approved         it needed approval and was not approved
     │   └── SecurityError           blocked
     ├── TargetError                 target_failed        the agent, tool or website at the other end
     │   ├── Unavailable             unavailable          (retryable)
     │   │   └── CircuitOpen         circuit_open
     │   ├── CallTimeout             timeout              (retryable)
-    │   │   └── ElementMissing      element_missing      an element that a page of a website does not have
+    │   │   └── ElementMissing      element_missing      a website's page lacks the element
     │   ├── MalformedResponse       malformed_response
     │   ├── TargetRefused           target_refused       its own authentication or authorization said no
     │   ├── Interrupted             interrupted          the work was cut off by a restart
     │   ├── Canceled                canceled
     │   ├── Declined                declined             a question was answered with no
     │   ├── Rejected                rejected             the agent refuses the task
-    │   └── LoopDetected            loop_detected        the call would come back to where it came from
+    │   └── LoopDetected            loop_detected        the call would return to where it came from
     ├── StorageError                storage_failed       (retryable)
     │   ├── StorageFull             storage_full
     │   ├── StorageUnsure           storage_unsure
@@ -162,7 +162,7 @@ class TooSlow(RequestError):
 
 
 class ValidationError(RequestError):
-    """The input does not fit the schema; ``errors`` lists every fault with path, expected, got and a suggestion."""
+    """The input does not match the schema; ``errors`` lists each error with path, expected, got and a suggestion."""
 
     code = "invalid_input"
     next_step = "Correct the input and call again. agent3_select shows the schema and examples."
@@ -199,7 +199,7 @@ class EncodingNotSupported(RequestError):
 
 
 class NotFound(RequestError):
-    """It does not exist, or is not yours: the two look the same on purpose."""
+    """It does not exist or belongs to another caller; the two look the same on purpose."""
 
     code = "not_found"
     next_step = "Check the name."
@@ -229,7 +229,7 @@ class JobNotFound(NotFound):
 
 
 class Conflict(RequestError):
-    """It contradicts what is already there, such as one key with two bodies."""
+    """It conflicts with existing data, such as one key with two bodies."""
 
     code = "conflict"
     next_step = "Read the current state, then decide."
@@ -276,7 +276,7 @@ class RateLimited(AccessError):
 
 
 class BudgetExceeded(AccessError):
-    """What may be spent is spent; ``retry_after`` says when the budget begins anew, if it does."""
+    """The budget is exhausted; ``retry_after`` says when it is renewed, if it is."""
 
     code = "budget_exceeded"
     http_status = 402
@@ -284,7 +284,7 @@ class BudgetExceeded(AccessError):
 
 
 class NotApproved(AccessError):
-    """The call had to be approved by somebody, who denied it or did not answer in time."""
+    """The call needed approval, which was denied or did not come in time."""
 
     code = "not_approved"
     next_step = "Ask an approver, then call again."
@@ -319,7 +319,7 @@ class Unavailable(TargetError):
 
 
 class CircuitOpen(Unavailable):
-    """It failed so often that it is left alone for a while; ``retry_after`` says how long."""
+    """It failed so often that it is not called for a while; ``retry_after`` says how long."""
 
     code = "circuit_open"
     rpc_code = -32012
@@ -339,7 +339,7 @@ class CallTimeout(TargetError, TimeoutError):
 
 
 class ElementMissing(CallTimeout):
-    """The page of a website had no such element while a step waited for it; the same call would find the same page."""
+    """The page of a website lacks the element that a step waited for; the same call would fail again."""
 
     code = "element_missing"
     next_step = "The website has changed, so the same call would fail again. Use another agent."
@@ -349,7 +349,7 @@ class ElementMissing(CallTimeout):
 
 
 class MalformedResponse(TargetError):
-    """It answered with something that breaks its own schema or protocol."""
+    """Its answer violates its own schema or protocol."""
 
     code = "malformed_response"
     next_step = "This is a fault of the agent, so the same call would fail again. Use another agent."
@@ -367,7 +367,7 @@ class TargetRefused(TargetError):
 
 
 class Interrupted(TargetError):
-    """The work was interrupted by a restart and must not be repeated without asking."""
+    """The work was interrupted by a restart and must not be repeated without checking."""
 
     code = "interrupted"
     next_step = "Check whether it was done before you call again."
@@ -403,7 +403,7 @@ class Rejected(TargetError):
 
 
 class LoopDetected(TargetError):
-    """The call would come back to a gateway that it came from."""
+    """The call would return to a gateway that it came through."""
 
     code = "loop_detected"
     http_status = 508
@@ -423,7 +423,7 @@ class StorageError(Agent3Error):
 
 
 class StorageUnsure(StorageError):
-    """The connection was lost during the commit: it may have happened or not."""
+    """The connection was lost during the commit, which may or may not have happened."""
 
     code = "storage_unsure"
     next_step = "Check whether it was done before you call again."
@@ -431,7 +431,7 @@ class StorageUnsure(StorageError):
 
 
 class StorageFull(StorageError):
-    """No space left: writes are refused, reads go on."""
+    """No space left: writes are refused, reads continue."""
 
     code = "storage_full"
     next_step = "The operator of the gateway must free disk space."
@@ -440,7 +440,7 @@ class StorageFull(StorageError):
 
 
 class Corrupt(StorageError):
-    """What was read is not what was written; it is named in the message and not returned."""
+    """Stored data is damaged; it is named in the message and not returned."""
 
     code = "corrupt"
     next_step = "The operator of the gateway must restore a backup."

@@ -47,7 +47,7 @@ __all__ = [
 
 
 class Server(Struct, frozen=True, forbid_unknown_fields=True):
-    """How the gateway is served."""
+    """How the gateway serves."""
 
     host: str = "127.0.0.1"
     """The address to listen on. Anything but loopback needs at least one client."""
@@ -59,16 +59,16 @@ class Server(Struct, frozen=True, forbid_unknown_fields=True):
     """A file with the certificate of this gateway and its chain (PEM): HTTP and gRPC then speak TLS, 1.2 at least. Its
     files are read again when they change."""
     tls_key: str = ""
-    """A file with the private key of the certificate (PEM); if empty, it stands in the file of the certificate."""
+    """A file with the private key of the certificate (PEM); if empty, it is in the file of the certificate."""
     tls_client_ca: str = ""
     """A file with the authority of client certificates (PEM): over HTTP, clients may show one in place of a key."""
     grpc_client_certificates: bool = False
-    """Whether gRPC requires a certificate of ``tls_client_ca``. It cannot merely ask for one, as HTTP does, so
+    """Whether gRPC requires a certificate of ``tls_client_ca``. It cannot only request one, as HTTP does, so
     clients with a key alone then use HTTP."""
     sign_cards: bool = True
     """Whether agent cards are signed. The public keys are at ``/.well-known/jwks.json``."""
     card_key: str = ""
-    """``env:NAME`` of the private key (PEM, Ed25519 or P-256) that signs cards; if empty, one is made."""
+    """``env:NAME`` of the private key (PEM, Ed25519 or P-256) that signs cards; if empty, one is generated."""
     allowed_hosts: tuple[str, ...] = ()
     """Further Host headers to accept, such as ``gateway.example.com``; those of the bound address always are."""
     allowed_origins: tuple[str, ...] = ()
@@ -180,7 +180,7 @@ class Limits(Struct, frozen=True, forbid_unknown_fields=True):
     per_minute: float = 60.0
     """Calls per minute for each client; 0 for no limit. The local user is not limited."""
     burst: int = 20
-    """Calls that may come at once before the rate counts."""
+    """Calls that may come at once before the rate applies."""
     concurrent: int = 200
     """Calls that may run at once on one agent; gateways on one PostgreSQL share this number."""
     concurrent_each: int = 0
@@ -227,22 +227,22 @@ class Web(Struct, frozen=True, forbid_unknown_fields=True):
 
 
 class Llm(Struct, frozen=True, forbid_unknown_fields=True):
-    """A language model that helps where a sentence leaves something open. Off without a model."""
+    """A language model that helps with unclear sentences. Off without a model."""
 
     model: str = ""
     """The name of the model, as its server knows it."""
     base_url: str = ""
-    """The address that its API begins at; if empty, that of OpenAI or Anthropic. A server of your own will do."""
+    """Base address of its API; if empty, that of OpenAI or Anthropic. Your own server works, too."""
     api: Literal["openai", "anthropic"] = "openai"
-    """Whose wire it speaks: Chat Completions or Messages."""
+    """Its API: Chat Completions or Messages."""
     key: str = ""
     """``env:NAME`` of its key; if empty, none is sent."""
     timeout: float = 20.0
     """Seconds that it has to answer."""
     per_day: int = 1_000
-    """Questions to it per day; beyond it, people are asked instead."""
+    """Questions to it per day; beyond that, people are asked instead."""
     max_tokens: int = 1_000
-    """Longest answer of it, in tokens."""
+    """Longest answer, in tokens."""
     reads_pages: bool = False
     """Whether it is shown the text of a page where an ``extract`` finds nothing by selectors or by structure."""
 
@@ -251,7 +251,7 @@ class Search(Struct, frozen=True, forbid_unknown_fields=True):
     """How capabilities are found."""
 
     semantic: bool = True
-    """Whether they are also found by their meaning, across languages, where the extra ``semantic`` is installed."""
+    """Whether they are also found by meaning and across languages, if the extra ``semantic`` is installed."""
 
 
 class Callbacks(Struct, frozen=True, forbid_unknown_fields=True):
@@ -280,7 +280,7 @@ class Callbacks(Struct, frozen=True, forbid_unknown_fields=True):
     longest_delay: float = 300.0
     """Longest pause between two attempts, unless the receiver asks for one."""
     waiting: int = 10_000
-    """Deliveries that may wait; when there are more, calls that want a callback are refused."""
+    """Deliveries that may wait; beyond that, calls with a callback are refused."""
     at_once: int = 32
     """Deliveries that one process makes at once."""
 
@@ -306,9 +306,9 @@ class Client(Struct, frozen=True, forbid_unknown_fields=True):
     scopes: tuple[str, ...] = ()
     """Scopes that rules can require."""
     tenant: str = ""
-    """The tenant that it belongs to; it sees approvals of that one only, and rules can ask for it."""
+    """Its tenant; it sees only approvals of that tenant, and rules can require it."""
     certificate: str = ""
-    """The client certificate by which it is known: ``sha256:HEX`` of it, or ``subject:NAME``, its common name."""
+    """Its client certificate: ``sha256:HEX``, the fingerprint, or ``subject:NAME``, the common name."""
     signing: str = ""
     """``env:NAME`` of the secret with which it signs its requests, instead of a key or in addition to it."""
     require_signature: bool = False
@@ -334,7 +334,7 @@ class Rule(Struct, frozen=True, forbid_unknown_fields=True):
     """Who may call what. The first rule that matches decides; if rules exist and none matches, the call is denied."""
 
     effect: Literal["allow", "deny", "see"]
-    """What the rule decides. With ``see`` it is listed and found, and a call of it is forbidden."""
+    """What the rule decides. With ``see``, a capability is listed and found, but calls are forbidden."""
     principal: str = "*"
     """The callers it applies to, by id, with ``*`` and ``?``."""
     agent: str = "*"
@@ -352,14 +352,14 @@ class Rule(Struct, frozen=True, forbid_unknown_fields=True):
 
 
 class AccessDefault(Struct, frozen=True, forbid_unknown_fields=True):
-    """What holds where there are no rules."""
+    """The default if there are no rules."""
 
     default: Literal["allow", "deny"] = "allow"
-    """What clients may call while there are no rules: everything, or nothing. Rules deny what none of them allows."""
+    """What clients may call if there are no rules: everything or nothing. Rules deny what none of them allows."""
 
 
 class ApprovalRule(Struct, frozen=True, forbid_unknown_fields=True):
-    """Which calls wait for somebody's yes. Every rule that matches counts; the first one says how."""
+    """Which calls wait for approval. Every matching rule counts; the first one says how."""
 
     principal: str = "*"
     """The callers whose calls wait, by id, with ``*`` and ``?``."""
@@ -368,30 +368,30 @@ class ApprovalRule(Struct, frozen=True, forbid_unknown_fields=True):
     capability: str = "*"
     """The capabilities whose calls wait, likewise."""
     consequential: bool = False
-    """Only capabilities that say of themselves that they have consequences, such as a payment."""
+    """Only capabilities that declare themselves consequential, such as a payment."""
     arguments: dict[str, str] = {}
     """Only calls whose arguments fit all of these, such as ``amount = "> 100"``."""
     why: str = ""
-    """Why it waits, for the caller and for who decides."""
+    """Why it waits, for the caller and the approver."""
     hours: float = 24.0
-    """Hours within which somebody must say yes; at most as long as jobs are kept."""
+    """Hours in which it must be approved; at most as long as jobs are kept."""
     approvers: tuple[str, ...] = ()
-    """Who may say yes: ids of clients, with ``*`` and ``?``, or ``scope:NAME``.
+    """Who may approve: ids of clients, with ``*`` and ``?``, or ``scope:NAME``.
 
     Without any: operators, and clients with the scope ``agent3:approve``."""
     itself: bool = False
-    """Whether the caller may approve its own call: its user is then asked in place, where the protocol can."""
+    """Whether the caller may approve its own call: its user is then asked directly, if the protocol can."""
 
 
 class StandInRoute(Struct, frozen=True, forbid_unknown_fields=True):
-    """A capability that answers for another one while that is down, whatever their protocols are."""
+    """A capability that stands in for another one that is down, of any protocol."""
 
     capability: str
-    """The capability that has a stand-in: ``AGENT.CAPABILITY``."""
+    """The capability that gets a stand-in: ``AGENT.CAPABILITY``."""
     also: str
-    """The one that stands in for it, likewise. Of several, the first that answers does."""
+    """The stand-in, likewise. Of several, the first that answers is used."""
     map: dict[str, str] = {}
-    """Inputs whose names differ: the name in ``also``, and the name in ``capability``."""
+    """Inputs with different names: the name in ``also``, and the name in ``capability``."""
     output: str = ""
     """The field of the result of ``capability`` that the result of ``also`` becomes; empty where they are alike."""
 
@@ -409,7 +409,7 @@ class Costs(Struct, frozen=True, forbid_unknown_fields=True):
     web_per_fifty: float = 1.0
     """The last 50 actions of websites together."""
     reported_per_call: float = 10.0
-    """What an agent's own report of the cost of one call counts at most, in the ledger and on budgets."""
+    """The most that an agent's own report of the cost of one call counts, in the ledger and on budgets."""
 
 
 class PriceRule(Struct, frozen=True, forbid_unknown_fields=True):
@@ -441,7 +441,7 @@ class Budget(Struct, frozen=True, forbid_unknown_fields=True):
     each: Literal["client", "agent", "pair", "all"] = "client"
     """Who has a budget of their own: each client, each agent, each client at each agent, or all share one."""
     per: Literal["day", "all"] = "day"
-    """``day``: it begins anew at midnight UTC. ``all``: it never does."""
+    """``day``: it is renewed at midnight UTC. ``all``: never."""
     action: Literal["warn", "refuse"] = "warn"
     """``warn``: a note in the answer, the log and a metric. ``refuse``: also further calls fail with
     ``budget_exceeded``."""
@@ -454,7 +454,7 @@ class Rate(Struct, frozen=True, forbid_unknown_fields=True):
     per_minute: float
     """Calls per minute. Each agent that matches is counted by itself."""
     burst: int = 1
-    """Calls that may come at once before the rate counts."""
+    """Calls that may come at once before the rate applies."""
     agent: str = "*"
     """The agents it applies to, by id, with ``*`` and ``?``."""
     capability: str = "*"
@@ -600,7 +600,7 @@ def _read_environment(table: str, kind: type[Struct], environment: Mapping[str, 
 
 
 def find_misspelt_variables(environment: Mapping[str, str] = os.environ) -> list[str]:
-    """A sentence for each environment variable that looks like a misspelt setting.
+    """A sentence for each environment variable that looks like a misspelled setting.
 
     Variables that resemble no setting are ignored: people name their own secrets like this, too.
     """

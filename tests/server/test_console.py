@@ -82,7 +82,7 @@ def test_a_gateway_with_clients_asks_for_a_key_and_forgets_it_on_sign_out(tmp_pa
         open_console(page, gateway, "agents")
         page.get_by_label("Key of a client").fill("wrong-key-00000001")
         page.get_by_role("button", name="Sign in").click()
-        expect(page.locator("main")).to_contain_text("not known here")
+        expect(page.locator("main")).to_contain_text("not valid")
         page.get_by_label("Key of a client").fill(KEY)
         page.get_by_role("button", name="Sign in").click()
         expect(page.get_by_role("link", name="shop")).to_be_visible()

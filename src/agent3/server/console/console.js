@@ -122,8 +122,8 @@ const pages = {
     } },
     field("Agent", "agentId", { required: true, list: "agents" }, agent || ""),
     make("datalist", { id: "agents" }, known.map((one) => make("option", { value: one.id }, one.name))),
-    field("Capability (may be left out)", "capability", {}, capability || ""),
-    make("label", {}, "In your own words, or a JSON object", make("textarea", { name: "message", rows: 3 })),
+    field("Capability (optional)", "capability", {}, capability || ""),
+    make("label", {}, "In plain words, or a JSON object", make("textarea", { name: "message", rows: 3 })),
     make("button", {}, "Call"));
     return [make("h1", {}, "Try"), form, result];
   },
@@ -143,7 +143,7 @@ const pages = {
     choice("Outcome", "status", [["", "all"], ["done", "done"], ["failed", "failed"], ["needs", "waits for an answer"], ["working", "under way"]], chosen.status || ""),
     make("button", {}, "Show"));
     const older = found.next ? make("p", {}, make("a", { href: `#/calls?${query({ ...chosen, cursor: found.next })}` }, "Older calls")) : null;
-    return [make("h1", {}, "Calls"), form, table("Calls, the latest first", [
+    return [make("h1", {}, "Calls"), form, table("Calls, newest first", [
       ["When", (call) => link(when(call.at), "calls", call.id)],
       ["Caller", (call) => call.caller],
       ["Agent", (call) => link(call.agent, "agents", call.agent)],
@@ -176,13 +176,13 @@ const pages = {
 pages.approvals = async (id) => {
   if (!id) {
     const { approvals } = await ask("/v1/approvals");
-    return [make("h1", {}, "Approvals"), table("Calls that wait for a yes", [
+    return [make("h1", {}, "Approvals"), table("Calls that wait for approval", [
       ["Asked", (one) => link(when(one.asked), "approvals", one.id)],
       ["Who", (one) => one.who],
       ["What", (one) => `${one.agent}: ${one.capability}`],
-      ["Why it needs a yes", (one) => one.why],
+      ["Why it needs approval", (one) => one.why],
       ["Until", (one) => when(one.until)],
-      ["", (one) => (one.youMayDecide ? "You may decide." : "Somebody else decides.")],
+      ["", (one) => (one.youMayDecide ? "You can decide." : "Another person decides.")],
     ], approvals)];
   }
   // Decided only where the whole call is seen.
@@ -298,7 +298,7 @@ async function draw() {
     if (error.status === 401) {
       const known = sessionStorage.getItem(KEY);
       sessionStorage.removeItem(KEY);
-      signIn(known ? "This key is not known here, or no longer." : "This gateway wants to know who calls.");
+      signIn(known ? "This key is not valid." : "This gateway requires a key.");
       return;
     }
     note.textContent = error instanceof Refused ? error.message : `The gateway does not answer: ${error.message}`;
