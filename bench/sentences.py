@@ -86,12 +86,16 @@ def judge(expected: dict[str, Any], reading: Understood | Ask | Forbidden) -> st
     """What a reading is worth beside what was expected."""
     wanted = [expected["input"]] if "input" in expected else expected.get("alternatives", [])
     if isinstance(reading, Understood):
-        if "none" in expected:
+        if _forbids(expected):
             return "acted"
         return "right" if reading.input in wanted else "wrong"
     if wanted:
         return "question"
-    return "rightly nothing" if "none" in expected else "rightly asked"
+    return "rightly nothing" if _forbids(expected) else "rightly asked"
+
+
+def _forbids(expected: dict[str, Any]) -> bool:
+    return "none" in expected or "nothing" in expected
 
 
 def _capability(tool: dict[str, Any]) -> tuple[str, Capability]:

@@ -326,6 +326,7 @@ _IN_DOLLARS = {"from_currency": "MXN", "to_currency": "USD"}
         (_WEIGHT, "anota un peso de 1.500 g", None),  # half of those who speak Spanish mean a gram and a half
         (_WEIGHT, "weight: 1.500", None),  # which language is that?
         (_SALES, "sales from 03/04/2027 to 05/06/2027", None),
+        (_SALES, "sales from March 7 to March 3", None),
         (_SALES, "ventas del 03/04/2027 al 05/06/2027", {"start_date": "2027-04-03", "end_date": "2027-06-05"}),
     ],
 )

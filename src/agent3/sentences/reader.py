@@ -74,6 +74,7 @@ _MOST_STATES = 20_000
 _MOST_TOKENS = 400
 _AND = frozenset("and then y e luego".split())
 _REQUESTS = frozenset("give tell let dame dime damelos damelas muestrame ensename".split())
+_ISO_DAY = re.compile(r"\d{4}-\d\d-\d\d")
 _GIVING = frozenset("give pay send lend owe wire transfer refund".split())
 """What is done to somebody with something, in this order."""
 _TAKERS: tuple[tuple[frozenset[str], frozenset[str]], ...] = (
@@ -386,6 +387,7 @@ class _Search:
             *self._find_unordered(best),
             *self._swappable(best),
             *self._turned_round(best),
+            *self._ends_early(best),
             *self._twice(best),
             *self._find_joined(best),
             *(best.ignored - announced),
@@ -509,6 +511,16 @@ class _Search:
             and self._form.slots[fill.values[0][0]].role == "to"
             and self._form.slots[fill.values[0][0]].kind in starts
         ]
+
+    def _ends_early(self, state: _State) -> list[int]:
+        """The first and the last day of something, if the last comes before the first."""
+        days = {
+            self._form.slots[number].role: (value, number)
+            for number, value in state.filled.items()
+            if self._form.slots[number].kind == "date" and isinstance(value, str) and _ISO_DAY.fullmatch(value)
+        }
+        first, last = days.get("from"), days.get("to")
+        return [first[1], last[1]] if first and last and last[0] < first[0] else []
 
     def _may_be(self, fill: Fill, number: int, value: Any) -> bool:
         return any(other.values == ((number, value),) for other in self._fills[fill.first])
