@@ -428,3 +428,16 @@ def test_what_does_something_else_or_more_is_not_done(asked: Capability, others:
         found = read(asked, other, NOW)
         assert not isinstance(found, Understood), (other, found)
     assert isinstance(found := read(asked, own, NOW), Understood), found
+
+
+_LOAN = capability("renew_loan", "Renew a loan", "loan_id", loan_id=whole())
+
+
+def test_what_was_done_already_is_not_done_again() -> None:
+    for said in (
+        "ya renové el préstamo 780", "Ya lo renové, el 780", "ayer renové el 780", "Ana renovó el préstamo 780",
+        "acabo de renovar el préstamo 780", "me renovaron el préstamo 780", "just renewed loan 780",
+    ):  # fmt: skip
+        assert isinstance(read(_LOAN, said, NOW), Forbidden), said
+    for said in ("renueva ya el préstamo 780", "Renueva aquí el préstamo 780", "please just renew loan 780"):
+        assert isinstance(found := read(_LOAN, said, NOW), Understood), found
