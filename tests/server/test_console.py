@@ -58,7 +58,7 @@ def test_an_agent_is_found_called_asked_back_and_its_call_is_seen(tmp_path: Path
         page.get_by_role("link", name="shop").click()
         expect(page.locator("main")).to_contain_text(HOSTILE)
         page.get_by_role("link", name="Try it").click()
-        page.get_by_label("In your own words").fill('{"item": "tea"}')
+        page.get_by_label("In plain words").fill('{"item": "tea"}')
         page.get_by_role("button", name="Call").click()
         expect(page.locator("main section")).not_to_contain_text("Calling")
         page.get_by_label("Which size?").select_option("large")
