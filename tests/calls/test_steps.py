@@ -32,6 +32,7 @@ from agent3.calls.steps.sanitize import Sanitize
 from agent3.calls.steps.validate import Validate
 from agent3.env import REAL, Env, SeededEnv
 from agent3.errors import Agent3Error, NotFound, StorageError, TargetError, Unavailable, ValidationError
+from agent3.identity.redaction import redact_outcome
 from agent3.model import (
     Agent,
     Answer,
@@ -1094,6 +1095,23 @@ WITH_SECRET = Route("a", "a.test", "do", credential="env:TOKEN")
 
 def sealed(answer: Any, heard: list[Event] | None = None) -> Outcome:
     return through(route_secrets(OneSecret(SECRET)), Script(answer), a_call(route=WITH_SECRET, heard=heard))
+
+
+@pytest.mark.parametrize("part", [LONG_TEXT, Part(data=[f"{SECRET} {number}" for number in range(20_000)])])
+def test_secrets_are_taken_out_of_what_is_large_beside_the_event_loop(
+    part: Part, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    threads = []
+
+    def note(*given: Any) -> Outcome:
+        threads.append(threading.current_thread())
+        return redact_outcome(*given)
+
+    monkeypatch.setattr("agent3.calls.steps.route_secrets.redact_outcome", note)
+    outcome = sealed(Done((part, Part(text=f"it is {SECRET}"))))
+    assert SECRET not in str(outcome)
+    assert threads
+    assert threading.main_thread() not in threads
 
 
 def test_the_secret_reaches_the_connector_and_nothing_else() -> None:

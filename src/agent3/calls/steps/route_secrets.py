@@ -3,12 +3,13 @@
 from __future__ import annotations
 
 import asyncio
+from collections.abc import Sequence
 
 from msgspec.structs import replace
 
 from agent3.calls.outcomes import error_of_target
 from agent3.calls.step import Aim, Parts, Step
-from agent3.calls.steps.sanitize import clean_event
+from agent3.calls.steps.sanitize import clean_event, is_long
 from agent3.errors import Agent3Error
 from agent3.identity.redaction import redact_error, redact_event, redact_outcome
 from agent3.identity.secret_refs import open_route, refers_to_secret
@@ -66,9 +67,15 @@ class RouteSecrets(Step):
             finally:
                 hidden = all_hidden()
                 live.filters, live.hides = before, ()
-            masked = redact_outcome(outcome, hidden)
-            cleaned = clean_outcome(masked)
-            again = redact_outcome(cleaned, hidden)
-            return masked if again is cleaned else again
+            if hidden and is_long(outcome):
+                return await asyncio.to_thread(_mask, outcome, hidden)
+            return _mask(outcome, hidden)
 
         return with_secrets
+
+
+def _mask(outcome: Outcome, hidden: Sequence[Secret]) -> Outcome:
+    masked = redact_outcome(outcome, hidden)
+    cleaned = clean_outcome(masked)
+    again = redact_outcome(cleaned, hidden)
+    return masked if again is cleaned else again

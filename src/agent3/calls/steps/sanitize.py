@@ -19,7 +19,7 @@ from agent3.schema.compiler import compiled
 from agent3.security.foreign_words import find_bad_question
 from agent3.security.sanitize import clean_outcome, clean_part, clean_text, clean_value, is_clean_text
 
-__all__ = ["Sanitize", "clean_event"]
+__all__ = ["Sanitize", "clean_event", "is_long"]
 
 _LONGEST_EVENT = 65_536
 """Characters of what an event tells. Events are cleaned where they come in, in the loop."""
@@ -53,7 +53,8 @@ _PART = 64
 """What a part weighs beside its characters."""
 
 
-def _is_long(outcome: Outcome) -> bool:
+def is_long(outcome: Outcome) -> bool:
+    """Whether going through an outcome takes too long for the event loop."""
     if isinstance(outcome, Working):
         return len(outcome.text or "") > _LONG
     groups = [outcome.parts]
@@ -105,7 +106,7 @@ class _Sanitize(Stage):
         definition = capability.output_schema if type(outcome) is Done else None
         if definition is None and is_clean_text(outcome, self._plain):
             return outcome
-        if _is_long(outcome):
+        if is_long(outcome):
             return asyncio.to_thread(self._judge, call, capability, outcome)
         return self._judge(call, capability, outcome)
 
