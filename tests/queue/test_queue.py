@@ -202,7 +202,7 @@ def test_a_full_queue_refuses_aloud_and_counts_it(url: str) -> None:
     async def story(queue: Queue, _: Database) -> None:
         for number in range(3):
             await queue.put(bytes([number]), context="c")
-        with pytest.raises(QueueFull, match=r"'stories' holds 3 messages") as refused:
+        with pytest.raises(QueueFull, match=r"'stories' is full .3 messages") as refused:
             await queue.put(b"one too many", key="k")
         assert refused.value.retry_after == 1.0
         assert refused.value.http_status == 429

@@ -132,7 +132,7 @@ def test_a_plan_that_cannot_be_run_is_refused_before_anything_is_done(town: Town
     for wrong, said in [
         ([], "1 to 200 steps"),
         ([{"id": "a"}], "must name its agent"),
-        ([town.step("hotel", {"day": "${nobody.day}"})], "waits for 'nobody'"),
+        ([town.step("hotel", {"day": "${nobody.day}"})], "depends on 'nobody'"),
         ([town.step("hotel", after=["car"]), town.step("car", after=["hotel"])], "depend on one another"),
     ]:
         with pytest.raises(ValidationError, match=said):

@@ -52,7 +52,7 @@ def test_the_best_version_binding_and_media_types_of_both_are_taken() -> None:
             Wants(versions=("2.0",)),
             "versions 2.0 over JSONRPC, HTTP+JSON, GRPC were required, but it has 0.3 over JSONRPC",
         ),
-        (Wants(versions=("1.0",), bindings=("GRPC",)), "over GRPC were wanted"),
+        (Wants(versions=("1.0",), bindings=("GRPC",)), "over GRPC were required"),
         (Wants(skills=("serch",)), "skill 'serch' was required, but it has search, picture; did you mean 'search'?"),
         (
             Wants(skills=("picture",), output_modes=("text/csv",)),
@@ -60,7 +60,7 @@ def test_the_best_version_binding_and_media_types_of_both_are_taken() -> None:
         ),
         (Wants(skills=("search",), input_modes=("audio/*",)), "input as audio/* was required, but it has text/plain"),
         (Wants(required=("urn:x",)), f"extension urn:x was required, but it has {USAGE}, {TRACE}"),
-        (Wants(push_notifications=True), "push notifications were required, the agent sends none"),
+        (Wants(push_notifications=True), "push notifications were required, but the agent sends none"),
     ],
 )
 def test_what_is_missing_is_said_with_what_there_is(wants: Wants, said: str) -> None:

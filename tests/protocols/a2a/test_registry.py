@@ -55,7 +55,7 @@ def test_an_agent_that_left_is_gone_and_leaving_twice_is_an_error() -> None:
     registry.register_agent(card("a"))
     registry.unregister_agent("a")
     assert registry.get_agent("a") is None
-    with pytest.raises(AgentNotFound, match="no agent 'a'"):
+    with pytest.raises(AgentNotFound, match="Agent 'a' is not in this registry"):
         registry.unregister_agent("a")
 
 
