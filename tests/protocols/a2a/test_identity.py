@@ -92,7 +92,7 @@ def test_keys_are_pinned_and_belong_to_one_agent() -> None:
     other = AgentIdentity("flight")
     with pytest.raises(Conflict, match="has another key"):
         judge.register_agent("flight", other.public_key)
-    with pytest.raises(Conflict, match="is 'flight''s already"):
+    with pytest.raises(Conflict, match="already belongs to 'flight'"):
         judge.register_agent("hotel", FLIGHT.public_key)
     judge.register_agent("flight", other.public_key, replace=True)
     sent = message()

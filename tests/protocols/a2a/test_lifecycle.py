@@ -107,7 +107,7 @@ def test_the_registry_leads_an_agent_through_its_life() -> None:
     assert card is not None
     assert card.status == "draining"
     registry.set_status("a", "retired")
-    with pytest.raises(Conflict, match="What can follow is nothing"):
+    with pytest.raises(Conflict, match="Allowed is nothing"):
         registry.set_status("a", "active")
     with pytest.raises(AgentNotFound, match="Did you mean 'a'"):
         registry.set_status("A", "active")
