@@ -63,7 +63,7 @@ def test_a_full_queue_refuses_and_keeps_what_it_has() -> None:
         queue = A2AMessageQueue(max_size=2)
         for number in range(2):
             await queue.send_message(message(number))
-        with pytest.raises(QueueFull, match="is full .2 messages") as refused:
+        with pytest.raises(QueueFull, match="2 messages") as refused:
             await queue.send_message(message(2))
         assert isinstance(refused.value, RateLimited)
         assert refused.value.retry_after
