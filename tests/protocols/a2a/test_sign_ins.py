@@ -247,7 +247,7 @@ def test_after_a_sign_in_is_over_nothing_goes_out_as_nobody(tmp_path: Path) -> N
                 headers = await carried(server, house)
                 house.good = "another"
                 for _ in range(2):
-                    with pytest.raises(TargetRefused, match=r"has ended\. Sign in again: agent3 add"):
+                    with pytest.raises(TargetRefused, match=r"has expired\. Sign in again: agent3 add"):
                         await headers()
 
     run(story())
