@@ -20,7 +20,15 @@ from agent3.protocols.nlweb.browser.sdk import playwright
 from agent3.protocols.nlweb.driver.page_plans import Act, Doubt, Plan, Why, describe, plan, plan_all
 from agent3.protocols.nlweb.driver.page_view import Control, PageView, look
 from agent3.protocols.nlweb.driver.sentences import Clause, parse_sentence, quote_names
-from agent3.protocols.nlweb.driver.wishes import fill_opened, find_beginning, find_fresh, find_menu, split_wish, wish
+from agent3.protocols.nlweb.driver.wishes import (
+    fill_opened,
+    find_beginning,
+    find_fresh,
+    find_menu,
+    is_beginning,
+    split_wish,
+    wish,
+)
 from agent3.protocols.nlweb.steps.actions import inside
 from agent3.sentences import find_prohibition
 from agent3.sentences.consequences import CONSEQUENTIAL, GRAVE, find_new, has_consequences
@@ -258,17 +266,11 @@ def _leads_on(control: Control) -> bool:
 
 
 _PAGE = re.compile(r"\s*(?:page|p[aá]gina)\s+\d+\s*", re.IGNORECASE)
-_BEGINS = frozenset(
-    "new create add edit invite compose write nuevo nueva crear anadir agregar editar invitar redactar".split()
-)
-
-_EDITS = frozenset("edit editar".split())
 
 
 def _begins(view: PageView, control: Control, *, following: Clause) -> bool:
     """Whether a button says that it begins something, for which it has no field yet, and the next part fills one in."""
-    begins = _EDITS if control.row else _BEGINS  # "Add" in the row of a product adds it at once
-    if control.role != "button" or control.sends or control.disabled or not begins & {*_words(control.name)[:1]}:
+    if control.role != "button" or control.sends or control.disabled or not is_beginning(control):
         return False
     near = [one for one in view.visible if one.is_free and one.boxes and one.boxes[:1] == control.boxes[:1]]
     return not near and following.verb in ("write", "choose", "add")

@@ -21,7 +21,7 @@ from agent3.sentences.consequences import has_consequences
 from agent3.sentences.lexicon import BROAD, base_forms, fold, is_action, meanings, to_concepts
 from agent3.sentences.spans import Span, find_spans
 
-__all__ = ["fill_opened", "find_beginning", "find_fresh", "find_menu", "split_wish", "wish"]
+__all__ = ["fill_opened", "find_beginning", "find_fresh", "find_menu", "is_beginning", "split_wish", "wish"]
 
 _FILLERS = frozenset(
     "a an the this that these those my your our its of for from to in on at into onto by with as is are be only please"
@@ -903,7 +903,9 @@ def _open_and_fill(view: PageView, text: str) -> list[Act] | None:
 
 # What has to be opened before the rest can be found: "create a folder called Taxes", "rename notes.md to ideas.md"
 
-_BEGINS = frozenset("new create add invite compose write nuevo nueva crear anadir agregar invitar redactar".split())
+_BEGINS = frozenset(
+    "new create add edit invite compose write nuevo nueva crear anadir agregar editar invitar redactar".split()
+)
 _CHANGES = frozenset("edit rename reply respond comment editar renombrar responder contestar comentar".split())
 _ITEMS = _BEGINS | _CHANGES | frozenset("share assign move cambiar change compartir asignar mover".split())
 """What an item of a menu cannot do before it has asked for something."""
@@ -948,9 +950,13 @@ def _asks_more(control: Control) -> bool:
         return bool({*name[:1]} & _ITEMS) or control.name.rstrip(" .").endswith("\u2026")
     if control.name.rstrip().endswith(("\u2026", "...")) or (control.opens and not control.menu):
         return bool(name)
-    begins = _CHANGES if control.row else _BEGINS  # "Add" in the row of a product adds it at once
     alone = control.row or {*name} & _COMPOSES
-    return len(name) > (not alone) and bool({*name[:1]} & begins)
+    return len(name) > (not alone) and is_beginning(control)
+
+
+def is_beginning(control: Control) -> bool:
+    """Whether a button says that it begins something, such as a form; "Add" in the row of a product adds it at once."""
+    return bool({*_content(control.name)[:1]} & (_CHANGES if control.row else _BEGINS))
 
 
 def fill_opened(view: PageView, before: PageView, opener: Control, clause: Clause) -> Plan:
