@@ -715,6 +715,45 @@ cuenta</button></form>"""
     assert (done.done, after) == ([], "")
 
 
+def test_an_empty_basket_turns_an_order_down_and_not_what_emptied_it(run: Any) -> None:
+    page = """<button onclick="w.textContent = 'Your basket is empty.'">Order and pay</button>
+<button onclick="w.textContent = 'Your basket is empty.'; note('gone')">Delete all</button><p id=w role=alert></p>"""
+    assert not run(page + NOTE, "click Order and pay")[0].complete
+    done, after = run(page + NOTE, "click Delete all")
+    assert (done.complete, after) == (True, "gone")
+
+
+@pytest.mark.parametrize(
+    ("sentence", "after"),
+    [
+        ("click Helpful for Mark", "mark"),
+        ("pulsa Helpful de Sam", "sam"),
+        ("check 4 stars", "four"),
+        ("click Helpful for Ann", ""),
+        ("click Helpful for Zoe", ""),
+    ],
+)
+def test_a_row_is_known_by_whose_it_is_and_a_box_by_the_name_of_its_label(run: Any, sentence: str, after: str) -> None:
+    rows = (
+        ("Review by Mark", "mark"),
+        ("Sam wrote this in May", "sam"),
+        ("Review by Ann Lee", "lee"),
+        ("Zoe II", "zoe"),
+    )
+    page = "".join(
+        f"<article aria-label='{label}'><p>Good</p><button onclick='note(`{who}`)'>Helpful</button></article>"
+        for label, who in rows
+    )
+    page += "<input type=radio id=r onchange=\"note('four')\"><label for=r aria-label='4 stars'>*</label>"
+    assert run(page + NOTE, sentence)[1] == after
+
+
+def test_what_limits_a_search_is_no_word_to_look_for(run: Any) -> None:
+    page = "<form role=search><input type=search aria-label=Town oninput='note(value)'><button>Search</button></form>"
+    done, after = run(page + NOTE, "search within 40 miles")
+    assert (done.done, after) == ([], "")
+
+
 def test_what_was_opened_in_vain_is_left_and_what_acts_at_once_is_told(run: Any) -> None:
     done, title = run(FILES + NOTE + "<script>setInterval(() => document.title = v.children.length, 20)</script>",
                       "create a folder called Taxes for the accountant of 2027 with a lock")  # fmt: skip

@@ -923,7 +923,9 @@ class _Operator:
             self._asked = handle if asked else None
         lines = [line for line in lines if line not in asked]  # "this cannot be undone" turns nothing down
         refusing = [(line, word, False) for line in lines for word in _find_refusing(line, act.control.name)]
-        refusing += [(line, line, True) for line in lines if _INSTRUCTS.match(line) and len(line) < _LONGEST_MESSAGE]
+        removes = not _REMOVES.isdisjoint(CONSEQUENTIAL.get(word) for word in _words(act.control.name))
+        lacks = [line for line in lines if _INSTRUCTS.match(line) or (not removes and _EMPTY.search(line))]
+        refusing += [(line, line, True) for line in lacks if len(line) < _LONGEST_MESSAGE]
         said = await self._find_said(act, element, refusing[:_MOST_SEEN], before)
         if (refused := _find_refusal(act, events, said)) is not None:
             return refused
@@ -1101,6 +1103,9 @@ _INSTRUCTS = re.compile(
     re.IGNORECASE,
 )
 """How a page says what it misses; a heading or a hint begins like this as well."""
+_EMPTY = re.compile(r"\b(?:is|are|est[a\u00e1]n?)\s+(?:\w+\s+)?(?:empty|vac[i\u00ed][oa]s?)\b", re.IGNORECASE)
+_REMOVES = frozenset(("delete", "cancel", "discard"))
+"""After these nothing may be left: "Your basket is empty" turns an order down, and not them."""
 _YES = frozenset(
     "yes ok okay confirm continue proceed sure agree accept si vale aceptar confirmar continuar seguro adelante".split()
 )

@@ -72,7 +72,7 @@ _GENERIC_PLACE = frozenset(
 )
 _SEARCH_FOR = re.compile(r"^(?:(?:for|por|a|an|the|some|un|una|unos|unas|el|la|los|las)\s+)+", re.IGNORECASE)
 _MORE_THAN_WORDS = re.compile(
-    r"^(?:the|el|la|los|las)\s|\s(?:and|y|e)\s"
+    r"^(?:the|el|la|los|las|within|near|under|over|between|around|only|dentro|cerca|entre|hasta|solo)\s|\s(?:and|y|e)\s"
     r"|\s(?:of|by|from|for|with|about|to|in|on|under|my|me|it|de|del|para|con|sobre|mi|lo|la)(?:\s|$)",
     re.IGNORECASE,
 )
@@ -624,7 +624,9 @@ def _is_at(control: Control, place: str) -> bool:
 
 
 def _tells_of(text: str, name: str) -> bool:
-    """Whether a text is a sentence about that: "Sam mentioned you", and not "Sam Hill" or "Sam II"."""
+    """Whether a text is about that: "Sam mentioned you", and not "Sam Hill" or "Sam II"; or "Review by Sam"."""
+    if re.fullmatch(rf"\w+ (?:by|from|of|de|por) {re.escape(name)}", text, re.IGNORECASE):
+        return True
     said = re.match(rf"{re.escape(name)}\s+(?=[^\W\d_])(\w+)(?:\s+\S+){{2}}", text, re.IGNORECASE)
     return said is not None and said[1].islower()
 

@@ -111,7 +111,7 @@ most => {
     .map(id => node.getRootNode().getElementById?.(id)).filter(one => one && !node.contains(one))
     .map(one => squeeze(one.textContent));
   const nameOf = (node, role) => {
-    const labels = [...(node.labels ?? [])].map(one => pieces(one).join(" ")).join(" ");
+    const labels = [...(node.labels ?? [])].map(one => attribute(one, "aria-label") || pieces(one).join(" ")).join(" ");
     const caption = node.tagName !== "INPUT" || role !== "button" ? ""
       : node.value || node.alt || {submit: "Submit", reset: "Reset"}[node.type];
     const text = ["INPUT", "SELECT", "TEXTAREA"].includes(node.tagName) || (role === "textbox" || role === "searchbox")
