@@ -127,7 +127,7 @@ def test_of_too_many_dead_letters_the_oldest_go_and_it_is_counted_and_logged(
             await dropped(mine)
         assert [letter.body for letter in await mine.dead()] == [b"2", b"3", b"4"]
         assert b'agent3_dead_letters_dropped_total{place="stories"} 2.0' in metrics.render()[0]
-        assert "were dropped: it keeps 3" in caplog.text
+        assert "oldest dead letters: it keeps 3" in caplog.text
         assert (await mine.depth()).live == 0
         later = Queue(database, queue.name, Rules(attempts=1, dead=1_000), metrics=metrics)
         later._died = 0
@@ -232,7 +232,7 @@ def test_a_key_is_put_once_and_another_body_under_it_is_a_conflict(url: str) -> 
         answers = await asyncio.gather(*(queue.put(b"same", key="k") for _ in range(5)))
         assert len(set(answers)) == 1
         assert (await queue.depth()).ready == 1
-        with pytest.raises(Conflict, match="'k' was used for another message"):
+        with pytest.raises(Conflict, match="'k' was already used for a different message"):
             await queue.put(b"other", key="k")
         assert await queue.ack(await one(queue))
         assert await queue.put(b"same", key="k") == answers[0]  # also when it is done

@@ -82,7 +82,7 @@ def test_one_client_cannot_take_all_slots_of_an_agent_nor_all_requests(tmp_path:
             held.append(threads.submit(ann.post, "/v1/call", body))
             assert running.acquire(timeout=60)
             refused = ann.get("/v1/agents")
-            assert (refused.status, "has 3 requests under way" in refused.error["message"]) == (429, True)
+            assert (refused.status, "already has 3 requests in progress" in refused.error["message"]) == (429, True)
             assert ben.get("/v1/agents").status == 200
         finally:
             release.set()
@@ -95,7 +95,7 @@ def test_requests_reads_and_sessions_of_one_client_are_bounded_and_leave_others_
         ann, ben = both(gateway)
         opened = [ann.post("/mcp", INITIALIZE, **ACCEPT) for _ in range(3)]
         assert [one.status for one in opened] == [200, 200, 429]
-        assert "2 sessions open" in json.dumps(opened[2].json)
+        assert "2 open sessions" in json.dumps(opened[2].json)
         odd = json.dumps(INITIALIZE).replace("initialize", "\\u0069nitialize").encode()
         assert ann.post("/mcp", odd, **ACCEPT).status == 429
         assert ben.post("/mcp", INITIALIZE, **ACCEPT).status == 200

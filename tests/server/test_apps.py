@@ -222,5 +222,5 @@ def test_what_a_function_returns_is_held_to_its_type_and_its_errors_tell_no_secr
     assert "RuntimeError: password=" in leaked.message
     assert "hunter2" not in leaked.message
     assert "sk-abc" not in leaked.message
-    with pytest.raises(SetupError, match="a capability 'good' already"):
+    with pytest.raises(SetupError, match="capability 'good' already exists"):
         app.add(lambda: "again", name="good")

@@ -189,8 +189,8 @@ def test_an_agent_of_ones_own_is_served_beside_the_demo(tmp_path: Path) -> None:
 WRONG = [
     (":agent", "must be MODULE:NAME"),
     ("slow:", "must be MODULE:NAME"),
-    ("nowhere:agent", "no module 'nowhere'"),
-    ("nowhere", "no module 'nowhere'"),
+    ("nowhere:agent", "the module 'nowhere' was not found"),
+    ("nowhere", "the module 'nowhere' was not found"),
     ("nowhere.py:agent", "no file 'nowhere.py'"),
     ("folder/nowhere.py", "the file 'folder/nowhere.py' does not exist"),
     ("empty", "it contains no App"),

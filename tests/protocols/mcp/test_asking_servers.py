@@ -519,7 +519,7 @@ def test_where_memory_is_short_a_further_caller_of_a_program_waits_for_it(monkey
             for one in people[:2]:
                 assert isinstance(await talk.call("order", one.id, principal=one), Needs)
             waiting = asyncio.create_task(talk.call("order", "p2", principal=people[2]))
-            await eventually(lambda: any("in use by 2 other callers" in str(event.text) for event in talk.heard))
+            await eventually(lambda: any("is used by 2 other callers" in str(event.text) for event in talk.heard))
             assert not waiting.done()
             free = 1 << 40
             assert isinstance(await waiting, Needs)

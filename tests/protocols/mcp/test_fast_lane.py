@@ -358,7 +358,7 @@ def test_a_client_that_takes_no_stream_gets_the_question_as_a_result(more: dict[
             body["params"]["_meta"] = more
             status, told, raw = await ask(both.fast, body, session)
             assert (status, told["content-type"]) == (200, "application/json")
-            assert b"Ask the person" in raw
+            assert b"Ask the user" in raw
             assert await _jobs(both) == 1
 
     asyncio.run(story())

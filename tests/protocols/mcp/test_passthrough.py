@@ -189,7 +189,7 @@ def test_one_client_cannot_take_the_room_of_all(monkeypatch: pytest.MonkeyPatch)
         passthrough = pass_through(Server())
         for uri in "abc":
             await passthrough.watch(uri, "ann")
-        with pytest.raises(TooLarge, match="You watch 3"):
+        with pytest.raises(TooLarge, match="You already watch 3"):
             await passthrough.watch("d", "ann")
         await passthrough.watch("a", "ann")  # what it has already takes no room
         for uri in "de":

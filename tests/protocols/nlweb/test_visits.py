@@ -92,7 +92,7 @@ def test_what_cannot_be_right_troubles_no_browser(house: House) -> None:
     house.paths()
     with pytest.raises(CapabilityNotFound, match="Did you mean 'search'"):
         house.run("serch")
-    with pytest.raises(ValidationError, match="'qery' is used by no step"):
+    with pytest.raises(ValidationError, match="uses parameter 'qery'"):
         house.run("search", {"qery": "x"})
     assert house.paths() == []
 

@@ -221,7 +221,7 @@ def test_what_is_required_is_found_before_anything_is_sent(play: Stage) -> None:
         play.act(*order(mail="not an address"))
     assert [(error["path"], error["required"]) for error in caught.value.errors] == [("/name", True), ("/mail", True)]
     assert len(play.sent("/ordered")) == before
-    for field, words in ({"nane": "x"}, "no field 'nane'"), ({"size": "huge"}, "no choice 'huge'"):
+    for field, words in ({"nane": "x"}, "no field 'nane'"), ({"size": "huge"}, "no option 'huge'"):
         with pytest.raises(TargetError, match=words):
             play.act(*order(**field))
 
