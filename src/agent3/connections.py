@@ -57,7 +57,7 @@ _CALM = 40
 """Intervals in a row without a refusal after which everybody is admitted again."""
 _REST, _LONGEST_REST = 1, 8
 """Seconds for which a connection waits whose request was one too many, as its refusal says: at least, and at most."""
-_REFUSED = 0.25
+_REFUSED = 0.1
 """Refusals for each request that is admitted, from which on connections wait longer: a refusal takes about a third of
 the time of a plain call, and a loop that gets little of its machine would else do hardly anything but refuse."""
 _MOST_CALLERS = 1_000
@@ -164,7 +164,7 @@ class Overload:
             self._quota = self._quota * 1.03 + 0.25
             self.is_on = self._calm < _CALM
         longer = self._refused > _REFUSED * (asked - self._refused)
-        self.rest = min(_LONGEST_REST, self.rest * 1.05) if longer else max(_REST, self.rest * 0.98)
+        self.rest = min(_LONGEST_REST, self.rest * 1.1) if longer else max(_REST, self.rest * 0.98)
         self._refused = 0
         if self.is_on:
             self._share = _fill(sorted(self._asked.values()), self._quota)
