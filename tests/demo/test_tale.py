@@ -161,7 +161,7 @@ def test_the_demo_leaves_out_what_somebody_has_under_its_name(tmp_path: Path) ->
         Client(running.url) as client,
     ):
         assert client.call("travel-planner", input={"name": "Ada"}).text == "Hello, Ada"
-    assert "leaves out its travel-planner" in running.said()
+    assert "skips its travel-planner" in running.said()
 
 
 def test_beside_somebodys_own_it_is_served_taken_down_told_and_leaves_nothing_behind(tmp_path: Path) -> None:
