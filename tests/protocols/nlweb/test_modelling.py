@@ -133,7 +133,7 @@ def test_a_kept_action_is_done_only_where_the_page_shows_it(tmp_path: Path) -> N
         (({"control": 99, "do": "press"},), "does not exist"),
         (({"control": -1, "do": "press"},), "does not exist"),
         (({"control": 2, "do": "write", "value": "knee"},), "not a field to write into"),
-        (({"control": 1, "do": "choose", "value": "a year"},), "no option"),
+        (({"control": 1, "do": "choose", "value": "a year"},), "not an option"),
         (({"control": 0, "do": "evaluate", "value": "knee"},), "not a known step"),
         (RIGHT * 5, "more than 12 steps"),
     ],
