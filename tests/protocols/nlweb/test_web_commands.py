@@ -333,7 +333,7 @@ def test_cookies_of_this_machine_serve_a_run_without_a_gateway_unless_it_is_fres
         (("run", "http://127.0.0.1:9/", "click on x"), 5, "cannot be reached"),
         (("run", "http://127.0.0.1:9/"), 2, "Say what to do"),
         (("run", "http://127.0.0.1:9/", "click on x", "--param", "a=b"), 2, "put the values into the sentence"),
-        (("run", "gone.yaml", "search"), 2, "gone.yaml cannot be read"),
+        (("run", "gone.yaml", "search"), 2, "Cannot read gone.yaml"),
         (("run", "gone", "search"), 2, "neither a file nor the address of a page"),
         (("run", str(SHOP / "shop.yaml"), "serch_products"), 4, "Did you mean 'search_products'?"),
         (("run", str(SHOP / "shop.yaml"), "search_products", "--param", "query"), 2, "must be NAME=VALUE"),
@@ -342,7 +342,7 @@ def test_cookies_of_this_machine_serve_a_run_without_a_gateway_unless_it_is_fres
         (("run", str(SHOP / "shop.yaml"), "add_to_cart", "--param", "quantity=1"), 2, "Missing required"),
         (("run", str(SHOP / "shop.yaml"), "sing me a song"), 3, "Which one do you mean?"),
         (("run", str(SHOP / "shop.yaml"), "order it please"), 3, "--param city=…"),
-        (("check", "gone.yaml"), 2, "gone.yaml cannot be read"),
+        (("check", "gone.yaml"), 2, "Cannot read gone.yaml"),
         (("check", str(SHOP / "shop.yaml"), "--param", "query=x"), 2, "ACTION.query=x"),
     ],
 )
