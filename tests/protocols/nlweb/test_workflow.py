@@ -216,7 +216,7 @@ def test_a_form_is_filled_by_its_labels_and_its_answer_read(play: Stage) -> None
 def test_what_is_required_is_found_before_anything_is_sent(play: Stage) -> None:
     before = len(play.sent("/ordered"))
     with pytest.raises(
-        ValidationError, match=r"not sent, because it is not complete\. Your name\*: .*E-mail:: "
+        ValidationError, match=r"not sent, because it is incomplete\. Your name\*: .*E-mail:: "
     ) as caught:
         play.act(*order(mail="not an address"))
     assert [(error["path"], error["required"]) for error in caught.value.errors] == [("/name", True), ("/mail", True)]
