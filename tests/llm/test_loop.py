@@ -157,7 +157,7 @@ def test_an_unknown_tool_is_told_with_the_nearest_name() -> None:
     near, far = (error_of(one) for one in results(talk))
     assert near["code"] == "capability_not_found"
     assert near["nearest"] == ["double"]
-    assert "There are: double." in far["message"]
+    assert "The tools are: double." in far["message"]
 
 
 @pytest.mark.parametrize(
