@@ -318,22 +318,37 @@ def test_working_by_hand_is_entered_again() -> None:
     run(story())
 
 
-@pytest.mark.parametrize("form", ["plain", "async", "asking"])
-def test_a_function_that_exits_has_failed_and_is_recorded(form: str) -> None:
+@pytest.mark.parametrize("error", [SystemExit, KeyboardInterrupt, GeneratorExit, StopIteration])
+@pytest.mark.parametrize("form", ["plain", "inline", "generator", "async", "async generator", "asking"])
+def test_a_function_that_raises_what_would_end_the_loop_has_failed_and_is_recorded(
+    form: str, error: type[BaseException]
+) -> None:
     agent = LocalAgent("leaver")
 
     def plain() -> None:
-        raise SystemExit("words")
+        raise error("words")
+
+    def generator() -> Iterator[str]:
+        yield "first"
+        raise error("words")
 
     async def later() -> None:
-        raise SystemExit("words")
+        await asyncio.sleep(0)
+        raise error("words")
+
+    async def later_generator() -> AsyncIterator[str]:
+        yield "first"
+        raise error("words")
 
     async def asking(ctx: Context) -> None:
         await ctx.ask("Sure?")
-        raise SystemExit("words")
+        raise error("words")
 
-    forms: dict[str, Callable[..., Any]] = {"plain": plain, "async": later, "asking": asking}
-    agent.add(forms[form], name="do")
+    forms: dict[str, Callable[..., Any]] = {
+        "plain": plain, "inline": plain, "generator": generator,
+        "async": later, "async generator": later_generator, "asking": asking,
+    }  # fmt: skip
+    agent.add(forms[form], name="do", inline=form == "inline")
 
     async def story() -> None:
         async with home(agent) as house:
@@ -341,8 +356,30 @@ def test_a_function_that_exits_has_failed_and_is_recorded(form: str) -> None:
             if isinstance(outcome, Needs):
                 outcome = await house.answer(outcome, q1="yes")
             assert isinstance(outcome, Failed)
-            assert (outcome.code, "SystemExit: words" in outcome.message) == ("target_failed", True)
+            assert outcome.code == "target_failed"
+            # Python itself turns a StopIteration out of a generator or a coroutine into a RuntimeError.
+            assert f"raised {error.__name__}" in outcome.message
             assert [row["status"] for row in await house.rows()].count("failed") == 1
+
+    run(story())
+
+
+def test_a_function_that_is_thrown_away_in_the_middle_has_not_failed() -> None:
+    agent, left = LocalAgent("waiter"), []
+
+    @agent.capability
+    async def wait() -> None:
+        try:
+            await asyncio.get_running_loop().create_future()
+        finally:
+            left.append("left")
+
+    async def story() -> None:
+        call = Call(id="c1", principal=CLIENT, agent=agent.id, capability="wait", input={})
+        coro = agent.functions["wait"].run(call, Threads(1, 1))
+        coro.send(None)
+        coro.close()  # raises RuntimeError where a coroutine goes on after that
+        assert left == ["left"]
 
     run(story())
 

@@ -23,7 +23,6 @@ from typing import Any, ClassVar, TypeVar, overload
 import msgspec
 
 from agent3 import schema
-from agent3.calls.outcomes import failed_by_any
 from agent3.errors import (
     Agent3Error,
     AgentNotFound,
@@ -89,6 +88,10 @@ _MOST_SENT = 16 * 1_048_576
 """Bytes that one run may hand over piece by piece."""
 _EACH = 64
 """Bytes that a piece counts for beyond its content: many small ones weigh as well."""
+
+
+_ENDING = (KeyboardInterrupt, SystemExit, GeneratorExit, StopIteration)
+"""What ends a loop, a coroutine or a future when it comes out of it. Raised by a function, it is a failure like any."""
 
 
 class _Asked(BaseException):
@@ -574,12 +577,12 @@ class Function:
         given = call.input if isinstance(call.input, dict) else {}
         if signature.converters:
             given = schema.arguments(signature, given)
-        if not signature.is_async:
-            return (
-                self._outcome_of(self.fn(**given)) if self.inline else await self._run_in_thread(call, given, threads)
-            )
+        if not signature.is_async and not self.inline:
+            return await self._run_in_thread(call, given, threads)
         context: Context | None = None
         try:
+            if not signature.is_async:
+                return self._outcome_of(self.fn(**given))
             if signature.context is not None:
                 context = Context(call)
                 given = {**given, signature.context: context}
@@ -590,8 +593,11 @@ class Function:
         except Agent3Error as error:
             error.sent = True  # whatever it says of something further on, this function has run
             raise
-        except SystemExit as error:  # out of a task of its own, as functions that ask have, it would end the loop
-            return failed_by_any(error, call.agent)
+        except _ENDING as error:
+            # A coroutine that is closed gets a GeneratorExit too, but here, not out of the function that it awaits.
+            if isinstance(error, GeneratorExit) and (error.__traceback__ is None or not error.__traceback__.tb_next):
+                raise
+            raise _failure_of(error, call.capability) from error
 
     def _outcome_of(self, value: Any) -> Outcome:
         outcome = _outcome_of(value)
@@ -630,6 +636,13 @@ def _sync_run(
     except Agent3Error as error:
         error.sent = True
         raise
+    except _ENDING as error:
+        raise _failure_of(error, context._call.capability) from error  # noqa: SLF001 - it is ours
+
+
+def _failure_of(error: BaseException, capability: str) -> RuntimeError:
+    words = f": {error}" if str(error) else ""
+    return RuntimeError(f"{capability} raised {type(error).__name__}{words}")
 
 
 def _drain_sync(generator: Generator[Any, Any, Any], context: SyncContext) -> Outcome:
