@@ -74,6 +74,27 @@ async def pieces(count: int) -> AsyncIterator[str]:
         yield f"{number},"
 
 
+large: list[Any] = []
+
+
+@desk.capability
+async def give() -> Any:
+    """Give what the test set."""
+    return large[0]
+
+
+@desk.capability
+async def file(size: int) -> bytes:
+    """Give a file."""
+    return bytes(size)
+
+
+@desk.capability
+async def looks(told: dict[str, Any]) -> dict[str, Any]:
+    """Say it back."""
+    return told
+
+
 @desk.capability
 async def hold() -> str:
     """Work until it is let go."""
@@ -244,13 +265,41 @@ def test_the_same_key_runs_once(client: Client) -> None:
     assert first.job == again.job
 
 
-def test_large_results_are_fetched_by_their_id(client: Client) -> None:
-    told = client.call("desk", "x" * 100_000, capability="echo")
-    (part,) = told.parts
-    assert part.artifact is not None
-    assert client.artifact(part.artifact) == b"x" * 100_000
+@pytest.mark.parametrize(
+    "value",
+    ["x" * 400_000, "ñ" * 400_000, list(range(50_000)), {"text": "y" * 400_000}],
+    ids=["ascii", "text", "list", "object"],
+)
+def test_a_large_result_is_the_value_that_a_small_one_is(client: Client, value: Any) -> None:
+    large[:] = [value]
+    result = client.call("desk", capability="give")
+    assert result.value == value
+    assert result.text == (value if isinstance(value, str) else json.dumps(value, ensure_ascii=False))
+
+
+def test_a_large_file_comes_as_a_small_one_does(client: Client) -> None:
+    for size in (100, 100_000):
+        (part,) = client.call("desk", capability="file", input={"size": size}).parts
+        assert (part.raw, part.artifact) == (b"\x00" * size, None)
+
+
+def test_data_that_looks_like_a_reference_stays_as_it_is(client: Client) -> None:
+    told = {"artifact": "nothing", "media_type": "text/plain", "meta": {"size": 3}}
+    assert client.call("desk", capability="looks", input={"told": told}).value == told
+
+
+def test_what_is_stored_is_fetched_by_its_id_by_its_owner(client: Client, served: Hosted) -> None:
+    body = {"agentId": "desk", "capability": "echo", "input": {"text": "x" * 100_000}}
+    artifact = served.post("/v1/call", body).json["result"]["artifact"]
+    assert client.artifact(artifact) == b"x" * 100_000
     with pytest.raises(Agent3Error, match="not"):
         client.artifact("nothing")
+
+
+@pytest.mark.parametrize("given", [[1, 2], "a=1"])
+def test_input_that_is_no_object_is_refused(client: Client, given: Any) -> None:
+    with pytest.raises(ValidationError, match="input must be an object"):
+        client.call("desk", capability="echo", input=given)
 
 
 def test_the_async_client_does_the_same_in_its_own_loop(served: Hosted) -> None:

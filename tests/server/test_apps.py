@@ -9,6 +9,7 @@ import urllib.request
 from collections.abc import AsyncIterator, Iterator
 from typing import Annotated, Any, Literal, TypedDict
 
+import msgspec
 import pydantic
 import pytest
 from mcp import Client as MCPClient
@@ -184,6 +185,34 @@ def test_two_apps_can_listen_at_once_and_each_ends_with_its_block() -> None:
         assert [hit.id for hit in to_second.agents()] == ["two"]
     with pytest.raises(OSError, match="refused"):
         urllib.request.urlopen(f"{first}/healthz", timeout=60)
+
+
+def test_a_declared_type_makes_no_large_result_too_large() -> None:
+    app, deep = App("large"), [0]
+    for _ in range(100):
+        deep = [deep]  # type: ignore[list-item]
+    numbers, text = list(range(100_000)), "x" * 1_000_000
+
+    @app.capability
+    def numbered() -> list[int]:
+        return numbers
+
+    @app.capability
+    def written() -> str:
+        return text
+
+    @app.capability
+    async def both() -> dict[str, Any]:
+        return {"text": text, "numbers": numbers, "deep": deep}
+
+    for name, given in (
+        ("numbered", numbers),
+        ("written", text),
+        ("both", {"text": text, "numbers": numbers, "deep": deep}),
+    ):
+        done = asyncio.run(testing.call(app, name))
+        assert isinstance(done, Done), done
+        assert done.parts[0].meta["size"] == len(given if isinstance(given, str) else msgspec.json.encode(given))
 
 
 def test_what_a_function_returns_is_held_to_its_type_and_its_errors_tell_no_secret() -> None:

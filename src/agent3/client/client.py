@@ -20,8 +20,8 @@ import msgspec
 from agent3 import bridge, jsonrpc
 from agent3.client.announcement import find_gateway
 from agent3.client.plain_http import check_address, default_key, headers_of, no_gateway, read_answer
-from agent3.client.types import AgentInfo, Hit, Rating, Result
-from agent3.errors import Agent3Error, CallTimeout, Conflict, TargetError, Unavailable, ValidationError
+from agent3.client.types import AgentInfo, Hit, Rating, Result, restore, stored_size
+from agent3.errors import Agent3Error, CallTimeout, Conflict, NotFound, TargetError, Unavailable, ValidationError
 from agent3.model import Event, Question
 from agent3.secret import Secret
 from agent3.security.outbound import Gate, Policy, Response
@@ -35,6 +35,8 @@ Ask = Callable[[Question], Any]
 _LONGEST = 3_600.0
 """Seconds that a gateway may take for an answer; a call has a limit of its own, which ends before."""
 _LARGEST = 256 * 1_048_576
+_LARGEST_FETCHED = 64 * 1_048_576
+"""Bytes of stored parts that a result is completed with; what is beyond stays a reference."""
 _WAIT = 30
 """Seconds of one request that waits for a job; the next goes on."""
 _RECONNECTS = 5
@@ -199,7 +201,7 @@ class AsyncClient:
         await self._post(f"/v1/calls/{_job(job)}/cancel", {})
 
     async def artifact(self, artifact: str) -> bytes:
-        """The bytes of a large result, by the id in its place."""
+        """The bytes of something stored, by its id; a ``Result`` has its own already."""
         response = await self._send("GET", f"/v1/artifacts/{quote(artifact, safe='')}", None)
         if response.status != 200:
             read_answer(await self._where(), response.status, response.body)
@@ -225,7 +227,26 @@ class AsyncClient:
         self, method: str, path: str, body: Any, agent: str | Hit, headers: Mapping[str, str] | None = None
     ) -> Result:
         answer = await self._request(method, path, body, headers)
+        if answer.get("success"):
+            answer["result"] = await self._fetch(answer.get("result"))
         return Result.read(answer, _id(agent), await self._where())
+
+    async def _fetch(self, value: Any) -> Any:
+        """The value with what the gateway stored for its size, as far as that is not too large or has expired."""
+        left = _LARGEST_FETCHED
+
+        async def fetch(item: Any) -> Any:
+            nonlocal left
+            if (size := stored_size(item)) is None or size > left:
+                return item
+            try:
+                body = await self.artifact(item["artifact"])
+            except NotFound:  # it has expired, or is data that only looks like a reference
+                return item
+            left -= size
+            return restore(item, body)
+
+        return [await fetch(item) for item in value] if isinstance(value, list) else await fetch(value)
 
     async def _get(self, path: str) -> dict[str, Any]:
         return await self._request("GET", path, None)
@@ -483,6 +504,8 @@ def _call_body(
     key: str | None,
     context: str | None,
 ) -> dict[str, Any]:
+    if given is not None and not isinstance(given, Mapping):
+        raise ValidationError(f"input must be an object such as {{'text': 'hello'}}, got {type(given).__name__}.")
     if capability is None and isinstance(agent, Hit):
         capability = agent.capability
     metadata = {

@@ -3,6 +3,7 @@ that a program could do without."""
 
 from __future__ import annotations
 
+import base64
 import json
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
@@ -14,7 +15,7 @@ from agent3.client.plain_http import read_error
 from agent3.errors import Conflict
 from agent3.model import Part, Question
 
-__all__ = ["AgentInfo", "CapabilityInfo", "Hit", "Rating", "Result"]
+__all__ = ["AgentInfo", "CapabilityInfo", "Hit", "Rating", "Result", "restore", "stored_size"]
 
 _PART = frozenset(Part.__struct_fields__)
 _CONTENT = frozenset({"raw", "url", "artifact"})
@@ -76,6 +77,27 @@ class Result:
 
 def _is_part(value: Any) -> bool:
     return isinstance(value, dict) and len(_CONTENT & set(value)) == 1 and set(value) <= _PART
+
+
+def stored_size(value: Any) -> int | None:
+    """The bytes of what the gateway stored in place of a large part; None for any other value."""
+    meta = value.get("meta") if _is_part(value) and isinstance(value.get("artifact"), str) else None
+    size = meta.get("size") if isinstance(meta, dict) else None
+    return size if isinstance(size, int) else None
+
+
+def restore(value: Mapping[str, Any], body: bytes) -> Any:
+    """A part that was stored, as the value that it is when it is small."""
+    media = str(value.get("media_type"))
+    if media.startswith("text/"):
+        return body.decode("utf-8", "replace")
+    if media == "application/json":
+        try:
+            return json.loads(body)
+        except ValueError:  # a file that calls itself so
+            pass
+    kept = {name: one for name, one in value.items() if name in ("media_type", "name")}
+    return {"raw": base64.b64encode(body).decode(), **kept}
 
 
 def _part(value: Any) -> Part:

@@ -14,7 +14,7 @@ from typing import Any, NoReturn, TypeAlias
 
 from agent3.errors import TooLarge, ValidationError
 
-__all__ = ["LIMITS", "Limits", "Path", "check_shape", "find_foreign", "measure", "render", "weigh"]
+__all__ = ["LIMITS", "RESULTS", "Limits", "Path", "check_shape", "find_foreign", "measure", "render", "weigh"]
 
 Path: TypeAlias = tuple[str | int, ...]
 
@@ -32,6 +32,9 @@ class Limits:
 
 
 LIMITS = Limits()
+RESULTS = Limits(depth=200, nodes=5_000_000, string=1 << 30)
+"""What a result may hold to be checked against its schema. It exists already, and may have had effects: a schema must
+not refuse for its size what could be given without one."""
 _NODE = 16
 """What a value weighs besides its characters."""
 

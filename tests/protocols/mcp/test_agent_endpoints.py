@@ -66,6 +66,12 @@ async def cook(dish: str) -> str:
 
 
 @kitchen.capability
+async def recite(dish: str) -> str:
+    """Read a long recipe out."""
+    return dish * 100_000
+
+
+@kitchen.capability
 async def burn(dish: str) -> str:
     """Burn a dish."""
     raise RuntimeError(f"The {dish} is on fire")
@@ -660,7 +666,7 @@ def test_who_stops_listening_takes_no_room_any_more(
 def test_an_agent_of_any_kind_has_its_capabilities_as_tools(house: Hosted, mode: str) -> None:
     async def story() -> None:
         async with talk(house, "kitchen", mode) as client:
-            assert {one.name for one in (await client.list_tools()).tools} == {"cook", "burn"}
+            assert {one.name for one in (await client.list_tools()).tools} == {"cook", "burn", "recite"}
             assert client.instructions == "Cooks what is asked"
             for _ in range(2):
                 done = await client.call_tool("cook", {"dish": "soup"})
@@ -676,6 +682,22 @@ def test_an_agent_of_any_kind_has_its_capabilities_as_tools(house: Hosted, mode:
     rows = [row for row in house.rows("calls") if row["agent"] == "kitchen"]
     assert {row["door"] for row in rows} == {"mcp"}
     assert {row["capability"] for row in rows} == {"cook", "cok"}
+
+
+@every_client
+def test_a_large_result_is_read_on_the_same_connection(house: Hosted, mode: str) -> None:
+    async def story() -> None:
+        async with talk(house, "kitchen", mode) as client:
+            (link,) = (await client.call_tool("recite", {"dish": "ab"})).content
+            assert isinstance(link, wire.ResourceLink)
+            (content,) = (await client.read_resource(link.uri)).contents
+            assert isinstance(content, wire.TextResourceContents)
+            assert content.text == "ab" * 100_000
+            assert (await client.list_resources()).resources == []
+            with pytest.raises(MCPError, match="does not exist"):
+                await client.read_resource("file:///etc/passwd")
+
+    run(story())
 
 
 # Who gets in
@@ -710,7 +732,7 @@ def test_what_one_may_not_call_looks_like_what_is_not_there(guarded: Hosted) -> 
 
 def test_only_permitted_tools_are_listed_and_called(guarded: Hosted) -> None:
     mine = _listed(guarded, "kitchen", KEYS["cook"])
-    assert [one["name"] for one in mine.json["result"]["tools"]] == ["cook"]
+    assert [one["name"] for one in mine.json["result"]["tools"]] == ["cook", "recite"]
     refused = guarded.as_(KEYS["cook"]).post(
         "/agents/kitchen/mcp",
         modern_request("tools/call", {"name": "burn", "arguments": {"dish": "x"}})["json"],
@@ -722,6 +744,22 @@ def test_only_permitted_tools_are_listed_and_called(guarded: Hosted) -> None:
     )
     assert refused.json["error"]["message"] == "Unknown tool: burn"
     assert [row["code"] for row in guarded.rows("calls") if row["capability"] == "burn"] == ["capability_not_found"]
+
+
+def test_a_large_result_is_read_by_its_owner_alone(tmp_path: Path) -> None:
+    clients = tuple(Known(name, f"sha256:{hashlib.sha256(key.encode()).hexdigest()}") for name, key in KEYS.items())
+
+    def ask(door: Hosted, key: str, method: str, named: str, **params: Any) -> Any:
+        headers = {"mcp_protocol_version": MODERN, "mcp_method": method, "mcp_name": named}
+        body = modern_request(method, params)["json"]
+        kinds = {"content_type": "application/json", "accept": "application/json, text/event-stream"}
+        return door.as_(KEYS[key]).post("/agents/kitchen/mcp", body, **kinds, **headers).json
+
+    with hosted(tmp_path, [kitchen], Settings(clients=clients, rules=(Rule("allow"),))) as door:
+        (link,) = ask(door, "cook", "tools/call", "recite", name="recite", arguments={"dish": "a"})["result"]["content"]
+        mine, theirs = (ask(door, key, "resources/read", link["uri"], uri=link["uri"]) for key in ("cook", "guest"))
+        assert mine["result"]["contents"][0]["text"] == "a" * 100_000
+        assert "does not exist for you" in theirs["error"]["message"]
 
 
 class Echo(BaseHTTPRequestHandler):
@@ -902,7 +940,7 @@ def test_lists_are_not_shared_by_callers_of_one_name_with_other_scopes(tmp_path:
                 for scopes in ((), ("careful",), (), ("careful",)):
                     who.append(Principal("me", scopes=frozenset(scopes)))
                     names = {one["name"] for one in (await _tools(doors, "kitchen"))["result"]["tools"]}
-                    assert names == ({"cook"} if scopes else {"cook", "burn"})
+                    assert names == ({"cook", "recite"} if scopes else {"cook", "burn", "recite"})
 
     run(story())
 

@@ -22,6 +22,7 @@ from agent3.directory.stand_ins import translate
 from agent3.errors import Agent3Error, MalformedResponse, RateLimited, Unavailable, ValidationError
 from agent3.model import Call, Capability, Done, Failed, Handler, Outcome, Part, Route, StandIn, value_of
 from agent3.observe.logs import get as logger
+from agent3.schema.bounds import RESULTS
 from agent3.schema.compiler import compiled
 
 __all__ = ["Fallback"]
@@ -177,7 +178,8 @@ def _in_words_for(ours: Capability, outcome: Outcome, other: StandIn) -> Outcome
     if ours.output_schema is not None:
         data = [part.data for part in outcome.parts if part.data is not UNSET]
         try:
-            compiled(ours.output_schema).check(data[0] if len(data) == 1 else value_of(outcome.parts), what="result")
+            result = data[0] if len(data) == 1 else value_of(outcome.parts)
+            compiled(ours.output_schema).check(result, what="result", limits=RESULTS)
         except Agent3Error as error:
             text = (
                 f"{other.agent}/{other.capability} stood in, but its answer does not match what {ours.name} "

@@ -14,7 +14,7 @@ from agent3.calls.outcomes import failed_by
 from agent3.calls.step import Aim, Entered, Left, Parts, Stage, Step
 from agent3.errors import Agent3Error, MalformedResponse, SecurityError
 from agent3.model import Call, Capability, Done, Event, Failed, Needs, Outcome, Working, value_of
-from agent3.schema.bounds import weigh
+from agent3.schema.bounds import RESULTS, weigh
 from agent3.schema.compiler import compiled
 from agent3.security.foreign_words import find_bad_question
 from agent3.security.sanitize import clean_outcome, clean_part, clean_text, clean_value, is_clean_text
@@ -119,7 +119,7 @@ class _Sanitize(Stage):
                 # Compiled here and not beforehand: what a server says of its results may be a schema that we do not
                 # take, and then its questions, its work and its cancellation go on all the same.
                 result = data[0] if len(data) == 1 else value_of(outcome.parts)
-                compiled(capability.output_schema).check(result, what="result")
+                compiled(capability.output_schema).check(result, what="result", limits=RESULTS)
             except Agent3Error as error:
                 text = f"{capability.name} returned a result that does not match its own schema: {error.message}"
                 return failed_by(MalformedResponse(text, data=error.data))

@@ -72,6 +72,7 @@ from agent3.protocols.functions.client_requests import (
 )
 from agent3.protocols.functions.threads import Threads
 from agent3.schema.annotations import of_type, to_type
+from agent3.schema.bounds import RESULTS
 from agent3.schema.compiler import compiled
 from agent3.security.sensitive import SENSITIVE
 
@@ -604,7 +605,7 @@ class Function:
         if self.returns is None or isinstance(value, _CONTENT) or not isinstance(outcome, Done):
             return outcome
         try:
-            compiled(self.returns).check(value_of(outcome.parts), what="result")
+            compiled(self.returns).check(value_of(outcome.parts), what="result", limits=RESULTS)
         except Agent3Error as error:
             name = self.capability.name
             raise MalformedResponse(

@@ -58,6 +58,7 @@ from agent3.protocols.nlweb.visit.login import Login
 from agent3.protocols.nlweb.visit.throttle import Pace
 from agent3.protocols.nlweb.visit.visits import Visited, Visits
 from agent3.schema import compile as compile_schema
+from agent3.schema.bounds import RESULTS
 from agent3.sentences import Forbidden, Understood
 from agent3.sentences.lexicon import detect_language
 from agent3.sentences.questions import AGAIN
@@ -509,7 +510,7 @@ def _check_result(result: Any, interface: NLWebInterface, action: str) -> None:
     if info is None or info.output_schema is None or any(isinstance(value, bytes) for value in values):
         return
     try:
-        compile_schema(info.output_schema).check(result, what="result")
+        compile_schema(info.output_schema).check(result, what="result", limits=RESULTS)
     except ValidationError as error:
         raise MalformedResponse(
             f"{action} of {interface.name!r} returned something that does not match its own schema: {error.message}",

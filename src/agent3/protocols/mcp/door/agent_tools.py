@@ -39,7 +39,7 @@ from agent3.observe.logs import get as logger
 from agent3.observe.metrics import Number
 from agent3.observe.performance import MCPPerformanceMonitor
 from agent3.protocols.mcp.client.connector import is_owned
-from agent3.protocols.mcp.door.gateway_tools import WARN_EVERY, JobTasks
+from agent3.protocols.mcp.door.gateway_tools import WARN_EVERY, JobTasks, StoredResults
 from agent3.protocols.mcp.door.passthrough import Passthrough
 from agent3.protocols.mcp.door.toolset import (
     BLOCK,
@@ -133,7 +133,8 @@ class AgentTools:
     """The tools of ``agent``, as the directory has it now. ``passthrough`` shows the rest of an MCP server; the ledger
     knows its calls by ``door``.
 
-    ``capabilities`` names what the door announces: resources, prompts and completions only where the server has them.
+    ``capabilities`` names what the door announces: prompts and completions only where the server has them, resources
+    where it has them or where results can become links.
     """
 
     def __init__(self, gateway: Gateway, agent: Agent, passthrough: Passthrough | None = None, door: str = "mcp"):
@@ -152,9 +153,11 @@ class AgentTools:
         self._passthrough = passthrough
         offered = offers(agent) if passthrough is not None else frozenset()
         has_resources = "resources" in offered
+        # What an MCP server answers comes back whole; the large results of any other agent are links.
+        stored = None if self._passes else StoredResults(gateway, door)
         self.capabilities = Capabilities(
-            resources=self if has_resources else None,
-            subscriptions=self if has_resources else None,
+            resources=self if has_resources else stored,
+            subscriptions=self if has_resources else stored,
             unwatch=self.unwatch if has_resources else None,
             prompts=self if "prompts" in offered else None,
             completions=self if "completions" in offered else None,

@@ -23,7 +23,7 @@ from agent3.observe.performance import MCPPerformanceMonitor
 from agent3.protocols.mcp.door.toolset import STRUCTURED, Resource, ResourceTemplate, Task, Tool
 from agent3.protocols.mcp.door.toolset import Caller as MCPCaller
 
-__all__ = ["INSTRUCTIONS", "WARN_EVERY", "GatewayTools", "JobTasks"]
+__all__ = ["INSTRUCTIONS", "WARN_EVERY", "GatewayTools", "JobTasks", "StoredResults"]
 
 _ARTIFACTS = "agent3://artifacts/"
 _MOST_MEDIA = 4 << 20
@@ -35,14 +35,44 @@ WARN_EVERY = 60.0
 """Seconds between two lines of the log on an operation that misses its target; each miss is counted."""
 
 
-class GatewayTools:
-    """The gateway as a set of MCP tools, with tasks and resources."""
+class StoredResults:
+    """Large results as resources, each for its owner alone: a link in a result leads here."""
 
     def __init__(self, gateway: Gateway, door: str = "mcp"):
         self._gateway = gateway
+        self._door = door
+
+    async def resources(self, principal: Principal) -> Sequence[Resource]:
+        """None are listed: a result names those that belong to it."""
+        return ()
+
+    async def templates(self, principal: Principal) -> Sequence[ResourceTemplate]:
+        """The one family that there is."""
+        return (ResourceTemplate(uri_template=_ARTIFACTS + "{id}", name=ARTIFACT_NAME, description=ARTIFACT_TEXT),)
+
+    async def read(self, uri: str, caller: MCPCaller) -> Done:
+        """A large result of this caller's; NotFound for anything else."""
+        if not uri.startswith(_ARTIFACTS):
+            raise NotFound(f"Resource {uri[:100]!r} does not exist. Resources in results start with {_ARTIFACTS}")
+        who = Caller(caller.principal, self._door, caller.listener, caller.traceparent)
+        found = await self._gateway.artifact(who, unquote(uri.removeprefix(_ARTIFACTS)))
+        if found.media_type.startswith("text/") or found.media_type == "application/json":
+            with suppress(UnicodeDecodeError):  # text as text, so that a model can read it, if it really is text
+                return Done((Part(text=found.body.decode(), media_type=found.media_type),))
+        return Done((Part(raw=found.body, media_type=found.media_type),))
+
+    async def watch(self, uri: str, principal: Principal) -> None:
+        """What never changes cannot be waited for."""
+        raise NotFound(f"{uri[:100]!r} never changes.")
+
+
+class GatewayTools(StoredResults):
+    """The gateway as a set of MCP tools, with tasks and resources."""
+
+    def __init__(self, gateway: Gateway, door: str = "mcp"):
+        super().__init__(gateway, door)
         self._verbs = Verbs(gateway)
         self._env = gateway.core.env
-        self._door = door
         self._calls = gateway.core.settings.calls
         self._metrics = gateway.core.metrics
         self._tasks = JobTasks(gateway, door)
@@ -236,31 +266,6 @@ class GatewayTools:
             raise
         finally:
             listener = None
-
-    # Large results, as resources
-
-    async def resources(self, principal: Principal) -> Sequence[Resource]:
-        """None are listed: a result names those that belong to it."""
-        return ()
-
-    async def templates(self, principal: Principal) -> Sequence[ResourceTemplate]:
-        """The one family that there is."""
-        return (ResourceTemplate(uri_template=_ARTIFACTS + "{id}", name=ARTIFACT_NAME, description=ARTIFACT_TEXT),)
-
-    async def read(self, uri: str, caller: MCPCaller) -> Done:
-        """A large result of this caller's; NotFound for anything else."""
-        if not uri.startswith(_ARTIFACTS):
-            raise NotFound(f"Resource {uri[:100]!r} does not exist. Resources in results start with {_ARTIFACTS}")
-        who = Caller(caller.principal, self._door, caller.listener, caller.traceparent)
-        found = await self._gateway.artifact(who, unquote(uri.removeprefix(_ARTIFACTS)))
-        if found.media_type.startswith("text/") or found.media_type == "application/json":
-            with suppress(UnicodeDecodeError):  # text as text, so that a model can read it, if it really is text
-                return Done((Part(text=found.body.decode(), media_type=found.media_type),))
-        return Done((Part(raw=found.body, media_type=found.media_type),))
-
-    async def watch(self, uri: str, principal: Principal) -> None:
-        """What never changes cannot be waited for."""
-        raise NotFound(f"{uri[:100]!r} never changes.")
 
 
 SETTLING = 5.0
