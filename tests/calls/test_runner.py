@@ -14,7 +14,7 @@ from agent3.calls.jobs import Jobs
 from agent3.calls.order import Chain
 from agent3.calls.runner import converse
 from agent3.env import REAL, SeededEnv
-from agent3.errors import AgentNotFound, Conflict, JobNotFound, StorageError, TurnTaken
+from agent3.errors import AgentNotFound, Conflict, Corrupt, JobNotFound, StorageError, TurnTaken
 from agent3.model import (
     Answer,
     Call,
@@ -556,6 +556,31 @@ def test_recovered_calls_are_not_charged_again(lasting_url: str) -> None:
             assert await here.runner.recover() == 3
             for job in jobs:
                 assert isinstance(await here.runner.wait(CLIENT, job, 60), Done)
+
+    run(story())
+
+
+def test_a_damaged_job_keeps_no_other_from_being_taken_over(lasting_url: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    async def story() -> None:
+        toy = Toy()
+        async with home(toy.agent, url=lasting_url) as here:
+            jobs = [job_of(await here.call("wait", {}, detach=True)) for _ in range(2)]
+        async with home(toy.agent, url=lasting_url) as here:
+            leases = here.runner.takeover._jobs.leases
+            first = (await leases.list_abandoned())[0]
+            find = leases.find_abandoned
+
+            async def find_whole(job_id: str) -> Any:
+                if job_id == first:
+                    raise Corrupt("A value was moved from another row.")
+                return await find(job_id)
+
+            monkeypatch.setattr(leases, "find_abandoned", find_whole)
+            assert await here.runner.recover() == 1
+            (other,) = {*jobs} - {first}
+            assert isinstance(await here.runner.wait(CLIENT, other, 60), Failed)
+            monkeypatch.undo()
+            assert await here.runner.recover() == 1
 
     run(story())
 

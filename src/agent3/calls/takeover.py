@@ -17,7 +17,7 @@ from agent3.calls.jobs.leases import LEASE
 from agent3.calls.outcomes import failed_by
 from agent3.calls.step import RECOVERY
 from agent3.env import Env
-from agent3.errors import Agent3Error, Interrupted, NotFound, StorageError
+from agent3.errors import Agent3Error, Corrupt, Interrupted, NotFound, StorageError
 from agent3.model import Entry, Working
 from agent3.observe.logs import Outage
 from agent3.observe.logs import get as logger
@@ -134,6 +134,8 @@ class Takeover:
                 continue
             try:
                 taken += await self._take_over(job_id)
+            except Corrupt as error:
+                log.error("job %s: it could not be taken over; retrying in the next round: %s", job_id, error)
             except StorageError:
                 raise  # as it would for the others
             except Exception:
