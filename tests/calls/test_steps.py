@@ -1042,10 +1042,16 @@ def test_a_question_that_would_run_something_is_not_asked_however_much_stands_be
         Done(tuple(Part(text="x") for _ in range(20_000))),
         Done(tuple(Part(url="http://x", name="n") for _ in range(20_000))),
         Done((Part(text="x", meta={"m": ["y"] * 20_000}),)),
+        Done((Part(text="x", name="n" * 200_000),)),
+        Done((Part(url="http://x/" + "u" * 200_000),)),
         Done((Part(text="x"),), meta={"m": ["y"] * 20_000}),
         Done(artifacts=(Artifact("a", parts=(LONG_TEXT,)),)),
+        Done(artifacts=(Artifact("a", name="n", description="d" * 200_000),)),
+        Done(artifacts=(Artifact("a", meta={"m": ["y"] * 20_000}),)),
+        Failed("target_failed", "no " * 100_000),
         Failed("target_failed", "no", data={"m": ["y"] * 20_000}),
         Needs((Question("q", "Which?", {"enum": ["y"] * 20_000}),)),
+        Needs((Question("q", "Sign in", url="https://x/" + "u" * 200_000),)),
     ],
 )
 def test_what_is_large_in_any_way_is_judged_beside_the_event_loop(

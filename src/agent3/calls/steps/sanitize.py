@@ -6,6 +6,7 @@ What is emitted on the way is cleaned by the same rules.
 from __future__ import annotations
 
 import asyncio
+from typing import Any
 
 from msgspec import UNSET
 from msgspec.structs import replace
@@ -13,7 +14,7 @@ from msgspec.structs import replace
 from agent3.calls.outcomes import failed_by
 from agent3.calls.step import Aim, Entered, Left, Parts, Stage, Step
 from agent3.errors import Agent3Error, MalformedResponse, SecurityError
-from agent3.model import Call, Capability, Done, Event, Failed, Needs, Outcome, Working, value_of
+from agent3.model import Call, Capability, Done, Event, Needs, Outcome, Working, value_of
 from agent3.schema.bounds import RESULTS, weigh
 from agent3.schema.compiler import compiled
 from agent3.security.foreign_words import find_bad_question
@@ -57,18 +58,19 @@ def is_long(outcome: Outcome) -> bool:
     """Whether going through an outcome takes too long for the event loop."""
     if isinstance(outcome, Working):
         return len(outcome.text or "") > _LONG
-    groups = [outcome.parts]
-    if isinstance(outcome, Done | Failed):
-        groups += [artifact.parts for artifact in outcome.artifacts]
-    weight = sum(map(len, groups)) * _PART
+    groups, told = [outcome.parts], list[Any]()
     if isinstance(outcome, Needs):
-        weight += weigh([(question.text, question.schema) for question in outcome.questions], _LONG)
-    if isinstance(outcome, Done | Failed):
-        weight += weigh(outcome.meta if isinstance(outcome, Done) else outcome.data, _LONG)
+        told += [(question.text, question.url, question.schema) for question in outcome.questions]
+    else:
+        told += [outcome.meta] if isinstance(outcome, Done) else [outcome.message, outcome.data]
+        for artifact in outcome.artifacts:
+            groups.append(artifact.parts)
+            told.append((artifact.name, artifact.description, artifact.meta))
+    weight = sum(map(len, groups)) * _PART + weigh(told, _LONG)
     for part in (part for parts in groups for part in parts):
         if weight > _LONG:
             break
-        weight += len(part.text or "") + len(part.raw or b"")
+        weight += sum(map(len, filter(None, (part.text, part.raw, part.url, part.media_type, part.name))))
         weight += weigh(part.data, _LONG) if part.data is not UNSET else 0
         weight += weigh(part.meta, _LONG) if part.meta else 0
     return weight > _LONG
