@@ -23,6 +23,7 @@ __all__ = ["DOOR", "GatewayHost"]
 DOOR: Final = "a2a"
 ASK: Final = "ask"
 """The skill of the gateway itself: whatever fits the words."""
+_CLOSED = ("suspended", "retired")
 _MOST_NAMED = 1_000
 """Agents with a skill of one name that are looked at."""
 _MOST_SKILLS = 250
@@ -82,7 +83,7 @@ class GatewayHost:
             else:
                 gateway.require_rights(principal)
                 agent, intent = await self._find_agent(principal, intent, tenant, message.metadata or {})
-            if agent.status in ("suspended", "retired"):
+            if agent.status in _CLOSED:
                 raise AgentNotFound(
                     f"Agent {agent.id!r} is {agent.status} and accepts no calls. Search for another one."
                 )
@@ -149,7 +150,7 @@ class GatewayHost:
         looked_at = 0
         async for agent in self._gateway.directory.each():
             looked_at += 1
-            if self._gateway.offered(agent, principal):
+            if agent.status not in _CLOSED and self._gateway.offered(agent, principal):
                 found.append(agent)
             if len(found) > 1 or looked_at > _MOST_NAMED:
                 return None
@@ -180,7 +181,7 @@ class GatewayHost:
         # The first capabilities that a caller may call, each with its agent.
         found: list[tuple[Agent, Capability]] = []
         async for agent in self._gateway.directory.each():
-            if agent.status not in ("suspended", "retired"):
+            if agent.status not in _CLOSED:
                 found += [(agent, capability) for capability in self._gateway.offered(agent, principal)]
             if len(found) >= _MOST_SKILLS:
                 break
