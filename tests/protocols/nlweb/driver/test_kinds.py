@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+import threading
 from typing import Any
 
 import pytest
 
 from agent3.errors import ValidationError
 from agent3.protocols.nlweb.driver import driver as acting
+from tests.support.sites import Site
 
 NOTE = "<script>const note = text => { document.title += (document.title && '; ') + text };</script>"
 ROWS = """<h1>Books</h1><table><tr><th>Book</th><th>Copies</th><th>Left</th><th></th></tr>
@@ -467,12 +469,31 @@ def test_a_question_of_the_page_itself_is_a_consequence(run: Any) -> None:
         ("""<label><input type=checkbox onchange="note('gone')">Delete my account now</label>""",
          "check Delete my account now", ["check checkbox 'Delete my account now'"]),
         ("""<button onclick="note('off')">PayNow</button>""", "click PayNow", ["click button 'PayNow'"]),
+        ("""<ul><li>Baker <button onclick="note('a')">Apply</button><li>Cook <button>Apply</button></ul>""",
+         "click Apply of Baker", ["click button 'Apply' of “Baker”"]),
+        ("""<form onsubmit="note(1); return false"><label>Code <input></label><button>Apply</button></form>""",
+         "click Apply", []),
     ],
 )  # fmt: skip
 def test_each_consequence_is_asked_about(run: Any, page: str, sentence: str, told: list[str]) -> None:
     asked: list[str] = []
     run(page, sentence, confirm=asked.append)
     assert asked == told
+
+
+def test_a_form_whose_answer_takes_long_is_sent_once(run: Any) -> None:
+    over = threading.Event()
+
+    def answer(_: dict[str, str]) -> str:
+        over.wait(60)
+        return "Thank you"
+
+    with Site({"/sent": answer}) as site:
+        done, _ = run(f"<form action={site.url}/sent><button>Go</button></form>", "click Go")
+        over.set()
+    assert len(site.requests) == 1
+    assert (done.complete, done.done) == (False, ["click button 'Go'"])
+    assert "does not show the result" in (done.question or "")
 
 
 def test_a_menu_that_is_called_like_a_deed_is_not_opened_to_look_into_it(run: Any) -> None:

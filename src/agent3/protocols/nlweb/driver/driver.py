@@ -46,6 +46,8 @@ Confirm = Callable[[str], None]
 """Is told, in words, of a press that has consequences before it is done, and may raise."""
 _ACT_MS, _COVERED_MS = 5_000.0, 1_500.0
 """How long an element may keep an act waiting, and a page the sign that something was pressed."""
+_LEAVING = "scheduled navigations"
+"""What the browser waited for, where an act was done and the page that it leads to did not come in time."""
 _POLL_SECONDS = 0.05
 _UNANSWERED_SECONDS = 1.5
 """How long a press may show nothing, where it asked no server for anything."""
@@ -421,7 +423,7 @@ class _Operator:
                 except playwright().Error as error:
                     if self._page.is_closed():
                         raise
-                    if self._pressed:
+                    if self._pressed or _LEAVING in error.message:
                         shows = False
                     if self._pressed or "not attached" not in error.message:
                         break  # else the page was drawn anew at that very moment, and nothing was done
@@ -939,12 +941,13 @@ class _Operator:
         return "event" in events or bool(self._alerts) or after != before
 
     async def _click(self, element: ElementHandle) -> None:
-        """Press an element in its middle, or where it can be seen, if something lies over that."""
+        """Press an element once, in its middle, or where it can be seen, if something lies over that."""
+        spot = None
         try:
-            await element.click(timeout=_COVERED_MS)
+            await element.click(timeout=_COVERED_MS, trial=True)
         except playwright().TimeoutError as error:
             spot = await element.evaluate(_FREE_SPOT) if "intercepts pointer" in error.message else None
-            await element.click(timeout=_ACT_MS - _COVERED_MS, position=spot)
+        await element.click(timeout=_ACT_MS, position=spot)
 
     async def _find_said(
         self,
@@ -1039,7 +1042,7 @@ def _is_serious(pressed: Mapping[str, Any]) -> bool:
     """Whether what a button says, or how its form is sent, has consequences."""
     asks = pressed["method"] == "get"
     if pressed["method"] != "post" and _words(pressed["words"])[:1] == _words(pressed["words"]) == ["apply"]:
-        return len(pressed["fields"]) > 1  # a code or a filter, and not oneself for a job
+        return len(pressed["fields"]) != 1  # a code or a filter, and not oneself for a job
     return pressed["method"] == "post" or has_consequences(pressed["words"], link=pressed["link"], asks=asks)
 
 
