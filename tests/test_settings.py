@@ -4,12 +4,12 @@ from __future__ import annotations
 
 import re
 from pathlib import Path
-from typing import get_type_hints
+from typing import get_args, get_type_hints
 
 import pytest
 
 from agent3.errors import SetupError
-from agent3.settings import Calls, Client, Rule, Settings, data_folder, find_misspelt_variables, load
+from agent3.settings import POSITIVE, Calls, Client, Rule, Settings, data_folder, find_misspelt_variables, load
 
 
 @pytest.fixture(autouse=True)
@@ -63,6 +63,35 @@ def test_what_is_wrong_in_a_file_is_named(tmp_path: Path, text: str, words: str)
     with pytest.raises(SetupError) as wrong:
         load(written(tmp_path, text), {})
     assert words in wrong.value.message
+
+
+@pytest.mark.parametrize(
+    ("text", "words"),
+    [
+        ("[calls]\ntimeout = -1\n", "calls.timeout is -1, but must be more than 0"),
+        ("[calls]\ntimeout = nan\n", "calls.timeout is nan, but must be a finite number"),
+        ("[calls]\nattempt_timeout = 0\n", "calls.attempt_timeout is 0, but must be more than 0"),
+        ("[limits]\nconcurrent = 0\n", "limits.concurrent is 0, but must be more than 0"),
+        ("[limits]\nburst = 0\n", "limits.burst is 0, but must be more than 0"),
+        ("[calls]\njob_days = -5\n", "calls.job_days is -5, but must be 0 or more"),
+        ("[calls]\nledger_days = -1\n", "calls.ledger_days is -1, but must be 0 or more"),
+        ("[server]\nport = 99999\n", "server.port is 99999, but must be at most 65535"),
+        ("[[rates]]\nper_minute = 1\n[[rates]]\nper_minute = -1\n", "rates[1].per_minute is -1, but must be 0 or more"),
+    ],
+)
+def test_a_number_out_of_bounds_is_refused_with_its_bound(tmp_path: Path, text: str, words: str) -> None:
+    with pytest.raises(SetupError, match=re.escape(words)):
+        load(written(tmp_path, text), {})
+
+
+def test_bounds_hold_for_the_environment_and_name_settings_that_exist() -> None:
+    with pytest.raises(SetupError, match=r"calls\.retries is -1"):
+        load(environment={"AGENT3_CALLS_RETRIES": "-1"})
+    assert load(environment={"AGENT3_COSTS_WEB_PER_CALL": "-1"}).costs.web_per_call == -1
+    kinds = get_type_hints(Settings)
+    for table, names in POSITIVE.items():
+        kind = (get_args(kinds[table]) or (kinds[table],))[0]
+        assert names <= set(kind.__struct_fields__)
 
 
 @pytest.mark.parametrize(

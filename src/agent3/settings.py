@@ -7,6 +7,7 @@ needed, the setting holds a reference such as ``env:NAME``.
 
 from __future__ import annotations
 
+import math
 import os
 import sys
 import tomllib
@@ -21,6 +22,7 @@ from msgspec import Struct
 from agent3.errors import SetupError
 
 __all__ = [
+    "POSITIVE",
     "Budget",
     "Callbacks",
     "Calls",
@@ -497,6 +499,18 @@ for _name, _kind in get_type_hints(Settings).items():
         _TABLES[_name] = _kind
     else:
         _LISTS[_name] = get_args(_kind)[0]
+POSITIVE = {
+    "server": {"max_body", "body_seconds", "max_connections", "max_connections_per_address"},
+    "storage": {"max_bytes"},
+    "calls": {"timeout", "attempt_timeout", "start_seconds", "result_bytes", "events", "event_bytes"},
+    "limits": {"burst", "concurrent"},
+    "llm": {"timeout", "max_tokens"},
+    "callbacks": {"timeout", "attempts", "waiting", "at_once"},
+    "approvals": {"hours"},
+    "rates": {"burst"},
+}
+"""The numbers that must be more than 0. No other may be negative, except in ``costs``."""
+_MOST_PORT = 65_535
 _VARIABLES = (
     *("CONFIG", "DATA", "SERVER", "KEY", "BROWSER", "HOSTS", "HOST_KEYS", "NO_BROWSER", "NO_APT", "PYTHON", "VENV"),
     *("FAILPOINTS", "FAILPOINTS_SEED"),
@@ -558,10 +572,38 @@ def load(
     for table, fields in (overrides or {}).items():
         tables.setdefault(table, {}).update({key: value for key, value in fields.items() if value is not None})
     try:
-        return msgspec.convert(tables, Settings)
+        settings = msgspec.convert(tables, Settings)
     except msgspec.ValidationError as error:
         place = f"{file}: " if given or file.is_file() else ""
         raise SetupError(f"settings: {place}{error}. See docs/reference/settings.md for every setting.") from None
+    _check_bounds(settings)
+    return settings
+
+
+def _check_bounds(settings: Settings) -> None:
+    """Raise for a number with which nothing would work, or something else than was meant."""
+    for table in settings.__struct_fields__:
+        content = getattr(settings, table)
+        for place, entry in enumerate(content) if isinstance(content, tuple) else [(None, content)]:
+            for name in entry.__struct_fields__:
+                value = getattr(entry, name)
+                if isinstance(value, bool) or not isinstance(value, int | float):
+                    continue
+                bound = ""
+                if not math.isfinite(value):
+                    bound = "a finite number"
+                elif name in POSITIVE.get(table, ()) and value <= 0:
+                    bound = "more than 0"
+                elif value < 0 and table != "costs":
+                    bound = "0 or more"
+                elif name in ("port", "grpc_port") and value > _MOST_PORT:
+                    bound = f"at most {_MOST_PORT}"
+                if bound:
+                    number = "" if place is None else f"[{place}]"
+                    raise SetupError(
+                        f"settings: {table}{number}.{name} is {value:g}, but must be {bound}. "
+                        "See docs/reference/settings.md for every setting."
+                    )
 
 
 def _check_names(file: Path, tables: Mapping[str, Any]) -> None:

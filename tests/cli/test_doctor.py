@@ -16,13 +16,16 @@ from typing import Any
 import pytest
 
 from agent3.cli.doctor import Check, examine
+from agent3.cli.main import main
 from agent3.client.announcement import announce
 from agent3.client.plain_http import request
 from agent3.env import SeededEnv
-from agent3.errors import Unavailable
+from agent3.errors import SetupError, Unavailable
+from agent3.identity.master_keys import MasterKeys
+from agent3.identity.secrets import EnvironmentVault
 from agent3.model import Agent, Capability, Route
 from agent3.server.build import build
-from agent3.settings import Callbacks, Client, Server, Settings, Storage
+from agent3.settings import Callbacks, Client, Rule, Server, Settings, Storage
 from tests.support.home import run
 from tests.support.postgres import new_database_url
 from tests.support.tls import certificate
@@ -233,3 +236,64 @@ def test_what_a_gateway_leaves_in_the_data_folder_is_for_its_user_only(
         os.umask(before)
     for folder in (note.parent, note.parent.parent):
         assert stat.S_IMODE(folder.stat().st_mode) == 0o700
+
+
+def seal_something() -> None:
+    async def story() -> None:
+        async with build(Settings(), take_over=False) as server:
+            await server.services.own_keys.key("audit")
+
+    run(story())
+
+
+def test_a_lost_master_key_fails_and_no_other_is_made(data: Path) -> None:
+    seal_something()
+    seal = data / "agent3.db.seal"
+    assert checks()["master key"]["state"] == "ok"
+    key = seal.read_text()
+    seal.unlink()
+    found = checks()["master key"]
+    assert (found["state"], "agent3.db.seal is missing" in found["detail"]) == ("fail", True)
+    with pytest.raises(SetupError, match="is missing, and"):
+        seal_something()
+    with pytest.raises(SetupError, match="is missing, and"):
+        run(MasterKeys("", f"sqlite:///{data / 'agent3.db'}", EnvironmentVault()).keys())
+    assert not seal.exists()
+    seal.write_text("ab" * 32)
+    found = checks()["master key"]
+    assert (found["state"], "encrypted with another one" in found["detail"]) == ("fail", True)
+    seal.write_text(f"{'ab' * 32} {key}")
+    assert checks()["master key"]["state"] == "ok"
+
+
+def test_a_rule_for_an_agent_that_is_not_there_is_named(data: Path) -> None:
+    async def add() -> None:
+        async with build(Settings(), take_over=False) as server:
+            await server.directory.add(Agent(id="pizza", name="Pizza", capabilities=(Capability(name="order"),)))
+
+    run(add())
+    rules = (Rule("allow", agent="pizzza"), Rule("deny", agent="pizza"), Rule("allow", agent="other-*"))
+    found = checks(Settings(server=Server(port=0), rules=rules))["rules"]
+    assert (found["state"], found["detail"]) == ("warn", "agents that were not added: pizzza; did you mean pizza?")
+    assert checks(Settings(server=Server(port=0), rules=rules[1:]))["rules"]["state"] == "ok"
+
+
+def test_config_check_says_whether_the_settings_are_right(
+    data: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    def check(text: str) -> tuple[int, str]:
+        (tmp_path / "agent3.toml").write_text(text)
+        monkeypatch.setattr("sys.argv", ["agent3", "config", "check"])
+        code = 0
+        try:
+            main()
+        except SystemExit as ended:
+            code = int(ended.code or 0)
+        told = capsys.readouterr()
+        return code, told.out + told.err
+
+    assert check("[calls]\ntimeout = 5\n") == (0, "ok: 0 clients, 0 rules\n")
+    code, told = check("[calls]\ntimeout = -5\n")
+    assert (code, "calls.timeout is -5" in told) == (2, True)
+    code, told = check('[server]\nhost = "0.0.0.0"\n')
+    assert (code, "fail: " in told) == (2, True)

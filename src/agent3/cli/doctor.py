@@ -15,9 +15,12 @@ import stat
 import sys
 from collections.abc import Awaitable, Callable, Mapping
 from datetime import UTC, datetime, timedelta
+from difflib import get_close_matches
 from importlib.util import find_spec
 from pathlib import Path
 from typing import Any, Literal
+
+from cyclopts import App
 
 import agent3
 from agent3.calls.jobs import LEASE
@@ -33,6 +36,8 @@ from agent3.identity.certificates import ListenerCertificate
 from agent3.identity.clients import StoredClients
 from agent3.identity.data_keys import open_stored
 from agent3.identity.doorkeeper import Doorkeeper, is_loopback
+from agent3.identity.key_rotation import count_foreign
+from agent3.identity.master_keys import MasterKeys
 from agent3.identity.secret_refs import references_in
 from agent3.identity.secrets import EnvironmentVault
 from agent3.observe.metrics import Metrics
@@ -45,7 +50,7 @@ from agent3.storage.leases import NOW
 from agent3.terminal.options import DatabaseOptions
 from agent3.terminal.output import print_json
 
-__all__ = ["Check", "check_browser", "doctor", "examine"]
+__all__ = ["Check", "check_browser", "config", "doctor", "examine"]
 
 Check = dict[str, Any]
 State = Literal["ok", "warn", "fail"]
@@ -102,6 +107,24 @@ def examine(settings: Settings, env: Env = REAL) -> list[Check]:
         check_browser(),
         check_extras(),
     ]
+
+
+def config_check(*, options: DatabaseOptions = DatabaseOptions()) -> None:  # noqa: B008 - frozen
+    """Check the settings: the file, the environment, and whether a gateway would start with them."""
+    settings = options.settings()
+    check = check_settings(settings, asyncio.run(load_clients(settings, REAL)))
+    if options.json:
+        print_json(check)
+    else:
+        print(f"{check['state']}: {check['detail']}")
+        if check["remedy"]:
+            print(check["remedy"])
+    if not check["ok"]:
+        sys.exit(2)
+
+
+config = App(name="config", help="The settings.")
+config.command(config_check, name="check")
 
 
 def make_check(name: str, state: State, detail: str, remedy: str = "") -> Check:
@@ -205,6 +228,8 @@ async def check_database(settings: Settings, env: Env) -> list[Check]:
             "leases": lambda: check_leases(database),
             "stopped agents": lambda: check_stopped(database, env),
             "dead letters": lambda: check_dead_letters(database, env),
+            "master key": lambda: check_seal(database, settings),
+            "rules": lambda: check_rules(database, settings),
             "credentials": lambda: check_credentials(database, find_running(settings, own=True)),
         }
         for name, check in inside.items():
@@ -286,6 +311,35 @@ async def check_dead_letters(database: Database, env: Env) -> Check:
         return make_check("dead letters", "ok", "none")
     detail = f"{waiting.count} calls, {len(queues)} queues with dead letters"
     return make_check("dead letters", "warn", detail, "To list them: agent3 dlq list")
+
+
+async def check_seal(database: Database, settings: Settings) -> Check:
+    """Whether the master key opens what is sealed. Where nothing is sealed, none is made."""
+    keys = MasterKeys(settings.storage.seal, database_url(settings), EnvironmentVault())
+    keys.check_file()
+    if not keys.is_set and (keys.file is None or not keys.file.exists()):
+        return make_check("master key", "ok", "none, and nothing is encrypted with one")
+    if not (foreign := await count_foreign(database, await keys.keys())):
+        return make_check("master key", "ok", "opens every secret")
+    remedy = "Put the former key after the present one, separated by a space, where the master key is stored."
+    return make_check("master key", "fail", f"{foreign} secrets and keys are encrypted with another one", remedy)
+
+
+async def check_rules(database: Database, settings: Settings) -> Check:
+    """Whether the agents that rules, approvals, prices, budgets and rates name are there."""
+    known = [agent.id for agent in await Directory(database, REAL, Metrics()).everything()]
+    lists = (settings.rules, settings.approvals, settings.prices, settings.budgets, settings.rates)
+    named = {entry.agent for entries in lists for entry in entries}
+    missing = sorted(name for name in named.difference(known) if not set("*?[") & set(name))
+    if not missing:
+        return make_check("rules", "ok", "all agents that they name were added")
+    near = get_close_matches(missing[0], known, 1)
+    hint = f"; did you mean {near[0]}?" if near else ""
+    remedy = (
+        "Correct the names in the settings, or add those agents. The settings may also name agents of MODULE:APP, "
+        "which are not added but served."
+    )
+    return make_check("rules", "warn", f"agents that were not added: {', '.join(missing[:10])}{hint}", remedy)
 
 
 async def check_credentials(database: Database, gateway: str | None = None) -> Check:

@@ -106,6 +106,7 @@ for _name, _place, _help in (
         "agent3.cli.backups:restore",
         "Replace the embedded database with a backup. Stop the gateway first; the old database is kept.",
     ),
+    ("config", "agent3.cli.doctor:config", "The settings: check them."),
     ("doctor", "agent3.cli.doctor:doctor", "Check this installation and say how to fix what is wrong."),
     (
         "web",

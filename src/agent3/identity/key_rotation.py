@@ -13,11 +13,11 @@ import msgspec
 
 from agent3.env import Env
 from agent3.errors import SetupError
-from agent3.identity.secret_box import is_sealed_with, rewrap, seal, unseal
+from agent3.identity.secret_box import is_sealed_with, prefix_of, rewrap, seal, unseal
 from agent3.storage import Database, Row, Transaction
 from agent3.storage.audit import ACTOR, record_change
 
-__all__ = ["Rewrapped", "rewrap_all"]
+__all__ = ["Rewrapped", "count_foreign", "rewrap_all"]
 
 _AT_ONCE = 100
 
@@ -60,6 +60,20 @@ class Rewrapped(msgspec.Struct, frozen=True):
 
 def _session_place(row: Row) -> str:
     return msgspec.json.encode(["web session", row["principal"], row["site"]]).decode()
+
+
+async def count_foreign(database: Database, keys: Sequence[bytes]) -> int:
+    """How many secrets, sign-ins and own keys are sealed under none of these keys, by what they say of themselves."""
+    ours = " AND ".join("sealed NOT LIKE ?" for _ in keys)
+    count = 0
+    for place in _PLACES[:4]:
+        row = await database.one(
+            f"SELECT COUNT(*) AS texts FROM {place.table} WHERE sealed LIKE ? AND {ours}",
+            f"{prefix_of(None)}%",
+            *(f"{prefix_of(key)}%" for key in keys),
+        )
+        count += 0 if row is None else row["texts"]
+    return count
 
 
 async def rewrap_all(database: Database, keys: Sequence[bytes], env: Env) -> Rewrapped:

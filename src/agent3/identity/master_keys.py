@@ -1,7 +1,7 @@
 """The master keys, which seal the secrets that are kept in a database.
 
 They come from a setting (``env:NAME``, ``file:PATH`` or ``keyring:NAME``), or from a file beside the embedded database
-that is made when it is first needed. What is sealed with them is not known here.
+that is made when it is first needed, and never where the database already holds what a lost one sealed.
 """
 
 from __future__ import annotations
@@ -10,8 +10,10 @@ import asyncio
 import os
 import secrets
 import shutil
+import sqlite3
 import stat
 import sys
+from contextlib import closing
 from pathlib import Path
 
 from agent3.errors import SetupError
@@ -52,6 +54,17 @@ class MasterKeys:
         path = None if not self._url.startswith("sqlite:") else sqlite_path(self._url)
         return None if path is None else path.with_name(f"{path.name}.seal")
 
+    def check_file(self) -> None:
+        """SetupError where the file beside the database is lost: a new key would open nothing that is sealed."""
+        file = self.file
+        if self._reference or file is None or file.exists() or not (count := _count_sealed(sqlite_path(self._url))):
+            return
+        raise SetupError(
+            f"The master key file {file} is missing, and {count} values in the database are encrypted with it. Put the "
+            "file back (a backup does not contain it). To give up those secrets and keys, make a new one: "
+            f"(umask 077; openssl rand -hex 32 > {file})"
+        )
+
     async def keys(self) -> list[bytes]:
         """The newest first; SetupError where there are none and no place to make one. The list is the same one each
         time, also after a change."""
@@ -87,6 +100,7 @@ class MasterKeys:
     def _read_file(self, file: Path) -> None:
         try:
             if not self._reference and not file.exists():
+                self.check_file()
                 _make_key(file)
             found = file.stat()
             seen = (found.st_ino, found.st_mtime_ns, found.st_size)
@@ -136,6 +150,21 @@ def _parse(text: str) -> list[bytes]:
     if not keys or min(map(len, keys)) < _SHORTEST:
         raise SetupError(f"The secret of storage.seal is too short. Use at least {_SHORTEST} characters.")
     return keys
+
+
+def _count_sealed(database: Path | None) -> int:
+    """How many values of an embedded database are sealed; 0 for one that is not there or has no such tables yet.
+
+    Read directly: whoever asks for a key has the database open in ways that this does not know.
+    """
+    if database is None or not database.exists():
+        return 0
+    tables = ("kept_secrets", "sign_ins", "own_keys")
+    try:
+        with closing(sqlite3.connect(f"{database.absolute().as_uri()}?mode=ro", uri=True, timeout=5.0)) as connection:
+            return sum(connection.execute(f"SELECT COUNT(*) FROM {table}").fetchone()[0] for table in tables)
+    except sqlite3.Error:
+        return 0
 
 
 def _make_key(file: Path) -> None:

@@ -21,7 +21,7 @@ from cryptography.hazmat.primitives.kdf.hkdf import HKDF
 from agent3.env import Env
 from agent3.errors import SetupError
 
-__all__ = ["derive", "is_sealed_with", "key_id", "rewrap", "seal", "unseal"]
+__all__ = ["derive", "is_sealed_with", "key_id", "prefix_of", "rewrap", "seal", "unseal"]
 
 _NONCE = 12
 _PURPOSE = b"agent3 sealed text 1"
@@ -53,7 +53,12 @@ def unseal(keys: Sequence[bytes], sealed: str, belongs_to: str) -> str:
 
 def is_sealed_with(key: bytes, sealed: str) -> bool:
     """Whether a text is sealed under this key, by what it says of itself."""
-    return sealed.startswith(f"{_VERSION}.{key_id(key)}.")
+    return sealed.startswith(prefix_of(key))
+
+
+def prefix_of(key: bytes | None) -> str:
+    """What every text begins with that is sealed under this key, or under any."""
+    return f"{_VERSION}." if key is None else f"{_VERSION}.{key_id(key)}."
 
 
 def rewrap(keys: Sequence[bytes], sealed: str, env: Env) -> str | None:

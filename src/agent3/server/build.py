@@ -181,6 +181,7 @@ def _assemble(
     database = stored.database
     plain = EnvironmentVault()
     master_keys = MasterKeys(settings.storage.seal, url, plain)
+    master_keys.check_file()
     kept = KeptSecrets(database, plain, master_keys, env)
     sign_ins = SignIns(database, kept, master_keys, env)
     logins = Logins(database, env)
