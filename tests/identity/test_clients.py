@@ -169,7 +169,13 @@ def test_commands_change_who_may_call_a_running_gateway_also_on_a_connection_tha
         assert served.get("/v1/agents").status == 401
         assert [ask(first) for _ in range(3)] == [200] * 3
         agent3("client", "stop", "desk")
-        until(first, 401)
+        until(first, 403)
+        for said in (
+            served.as_(first).get("/v1/agents"),
+            served.as_(first).post("/v1/call", {"agentId": "calculator"}),
+        ):
+            assert (said.status, said.json["error"]["code"]) == (403, "forbidden")
+            assert said.json["error"]["message"] == "Client desk was stopped by the operator."
         agent3("client", "start", "desk")
         until(first, 200)
         second = agent3("client", "rotate", "desk", "--overlap", "1h")["key"]

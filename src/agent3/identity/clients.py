@@ -46,6 +46,7 @@ class StoredClients:
         self._news = news
         self._version = -1
         self._keys: dict[bytes, tuple[Principal, float | None]] = {}
+        self._stopped: dict[bytes, str] = {}
         self._task: asyncio.Task[None] | None = None
         self._heard = asyncio.Event()
         self.count = 0
@@ -59,6 +60,10 @@ class StoredClients:
         if found is None or (found[1] is not None and found[1] <= self._env.now()):
             return None
         return found[0]
+
+    def find_stopped(self, digest: bytes) -> str | None:
+        """The stopped client that has the key of this SHA-256."""
+        return self._stopped.get(digest)
 
     # Keeping up
 
@@ -75,6 +80,11 @@ class StoredClients:
             bytes.fromhex(row["digest"]): (working[row["client"]], row["expires"])
             for row in keys
             if row["client"] in working
+        }
+        self._stopped = {
+            bytes.fromhex(row["digest"]): row["client"]
+            for row in keys
+            if row["client"] not in working and (row["expires"] is None or row["expires"] > self._env.now())
         }
         self.count = len(clients)
         self._version = version

@@ -20,7 +20,7 @@ import msgspec
 from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
 from agent3.env import REAL, Env
-from agent3.errors import Agent3Error, SetupError, Unauthenticated
+from agent3.errors import AccessError, Agent3Error, SetupError, Unauthenticated
 from agent3.identity.access_tokens import TokenVerifier
 from agent3.identity.certificates import CERTIFICATE, PeerCertificate
 from agent3.identity.clients import StoredClients
@@ -176,7 +176,8 @@ class Doorkeeper:
         return text if self.tokens.is_token(text) else None
 
     def __call__(self, scope: MutableMapping[str, Any]) -> Principal:
-        """The principal of an ASGI scope; Unauthenticated, counted once for a scope, when the caller is unknown."""
+        """The principal of an ASGI scope; Unauthenticated, counted once for a scope, when the caller is unknown, and
+        AccessError for the key of a client that is stopped."""
         signed, known = scope.get(SIGNED), scope.get(KNOWN)
         # Several layers ask for the caller of one request.
         principal: Principal
@@ -202,6 +203,9 @@ class Doorkeeper:
         key = _key(scope.get("headers", ()))
         found = self._match(hashlib.sha256(key).digest()) if key else self._by_certificate(scope)
         if found is None:
+            stopped = self._stored.find_stopped(hashlib.sha256(key).digest()) if key and self._stored else None
+            if stopped is not None:
+                raise AccessError(f"Client {stopped} was stopped by the operator.")
             raise self._refusal(scope, Unauthenticated(f"{'Unknown key' if key else 'No key'}. {self._how}"))
         if found.id in self._must_sign:
             why = (

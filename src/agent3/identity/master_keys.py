@@ -10,20 +10,21 @@ import asyncio
 import os
 import secrets
 import shutil
-import sqlite3
 import stat
 import sys
-from contextlib import closing
 from pathlib import Path
 
 from agent3.errors import SetupError
 from agent3.identity.secrets import Vault
 from agent3.storage.connect import sqlite_path
+from agent3.storage.sqlite import count_rows
 
 __all__ = ["MasterKeys"]
 
 _SHORTEST = 16
 _KEYRING_SECONDS = 20.0
+_SEALED = ("kept_secrets", "sign_ins", "own_keys")
+"""The tables whose rows are lost with the key."""
 
 
 class MasterKeys:
@@ -57,7 +58,12 @@ class MasterKeys:
     def check_file(self) -> None:
         """SetupError where the file beside the database is lost: a new key would open nothing that is sealed."""
         file = self.file
-        if self._reference or file is None or file.exists() or not (count := _count_sealed(sqlite_path(self._url))):
+        if (
+            self._reference
+            or file is None
+            or file.exists()
+            or not (count := count_rows(sqlite_path(self._url), _SEALED))
+        ):
             return
         raise SetupError(
             f"The master key file {file} is missing, and {count} values in the database are encrypted with it. Put the "
@@ -150,21 +156,6 @@ def _parse(text: str) -> list[bytes]:
     if not keys or min(map(len, keys)) < _SHORTEST:
         raise SetupError(f"The secret of storage.seal is too short. Use at least {_SHORTEST} characters.")
     return keys
-
-
-def _count_sealed(database: Path | None) -> int:
-    """How many values of an embedded database are sealed; 0 for one that is not there or has no such tables yet.
-
-    Read directly: whoever asks for a key has the database open in ways that this does not know.
-    """
-    if database is None or not database.exists():
-        return 0
-    tables = ("kept_secrets", "sign_ins", "own_keys")
-    try:
-        with closing(sqlite3.connect(f"{database.absolute().as_uri()}?mode=ro", uri=True, timeout=5.0)) as connection:
-            return sum(connection.execute(f"SELECT COUNT(*) FROM {table}").fetchone()[0] for table in tables)
-    except sqlite3.Error:
-        return 0
 
 
 def _make_key(file: Path) -> None:
