@@ -351,6 +351,29 @@ def test_what_stands_between_numbers_is_arithmetic() -> None:
     assert next(iter(index.rank("how many times zones are there"))).agent == "clock"
 
 
+@pytest.mark.parametrize(
+    ("text", "number"),
+    [("on 2026-07-28", "2026"), ("open 24/7", "24"), ("for 12-30 people", "12"), ("call 555-1234", "555")],
+)
+def test_numbers_that_are_no_sum_stay_whole_and_find_no_calculator(text: str, number: str) -> None:
+    calculate = Capability(name="calculate", description="Work out an arithmetic expression.")
+    other = Capability(name="other", description=f"About {number}.")
+    index = Index(
+        {
+            "calculator": Agent(id="calculator", name="Calculator", capabilities=(calculate,)),
+            "right": Agent(id="right", name="Right", capabilities=(other,)),
+        }
+    )
+    assert [one.agent for one in index.rank(text)] == ["right"]
+
+
+@pytest.mark.parametrize("text", ["list the files in /var/log/", "open src/lib/", "a/b"])
+def test_a_folder_is_a_path_too(text: str) -> None:
+    look = Capability(name="look", description="Show what is at a path.")
+    index = Index({"paths": Agent(id="paths", name="Disk", capabilities=(look,))})
+    assert [one.agent for one in index.rank(text)] == ["paths"]
+
+
 @pytest.mark.parametrize("text", ["leer un archivo", "lee el archivo", "¿puedes leer este fichero?"])
 def test_spanish_words_find_english_cards_before_false_friends(text: str) -> None:
     read = Capability(name="read_file", description="Read the contents of a file.")

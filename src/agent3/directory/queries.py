@@ -40,7 +40,7 @@ _KINDS = tuple(
         (r"\bhttps?://|\bwww\.", "url"),
         (r"-?\d{1,3}\.\d{2,}\s*+,\s*+-?\d{1,3}\.\d{2,}", "latitude longitude coordinates location"),
         (
-            r"(?:^|\s)(?:[\w.~-]*+/)++[\w.-]+|(?<![\w-])[\w-]++\.(?:txt|pdf|csv|json|xlsx?|docx?|md|py|png|jpe?g|mp[34])\b",
+            r"(?:^|\s)[\w.~/-]*/[\w.-]|(?<![\w-])[\w-]++\.(?:txt|pdf|csv|json|xlsx?|docx?|md|py|png|jpe?g|mp[34])\b",
             "file path",
         ),
         (r"\b\d{1,3}(?:\.\d{1,3}){3}\b", "ip address"),
@@ -53,11 +53,12 @@ _KINDS = tuple(
 )
 
 _ARITHMETIC = re.compile(
-    r"\d\s*(?:[-+*/\u00d7\u00f7^]|times|plus|minus|divided by|multiplied by|por|más|menos|entre)\s*(?=\d)"
-    r"|\d ?(?:%|percent|por ciento) (?:of|de)\b",
+    r"(?<=\d)(?:\s*(?:[+*\u00d7\u00f7^]|times|plus|minus|divided by|multiplied by|por|más|menos|entre)\s*"
+    r"|\s+[-/]\s+)(?=\d)"
+    r"|(?<=\d) ?(?:%|percent|por ciento) (?:of|de)\b",
     re.IGNORECASE,
 )
-"""Words between numbers: the "times" of "3 times 4" asks for no clock."""
+"""What stands between numbers: the "times" of "3 times 4" asks for no clock. 2026-07-28 and 24/7 are no sums."""
 
 _BESIDE = ("date", "time", "amount")
 """Kinds that a request has beside what it is about: "who won yesterday" is about no capability that takes a date."""
