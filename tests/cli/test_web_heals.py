@@ -73,7 +73,7 @@ def test_an_unknown_heal_is_said_to_be_unknown_and_no_other_is_changed(
     async def story() -> None:
         store = MemoryStore()
         await written(store)
-        with pytest.raises(NotFound, match="no heal 'nobody'"):
+        with pytest.raises(NotFound, match="Unknown heal 'nobody'"):
             await Heals(store).accept([HEAL.id, "nobody"], "ann")
         assert (await store.get(WHERE)).heals[0].state == "proposed"
 

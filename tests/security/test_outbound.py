@@ -752,7 +752,7 @@ def test_a_connection_that_breaks_after_sending_says_that_it_was_sent() -> None:
         port = server.sockets[0].getsockname()[1]
         policy = Policy(allow_hosts=frozenset({f"localhost:{port}"}))
         expected = [
-            (b"", Unavailable, "before it answered"),
+            (b"", Unavailable, "without a response"),
             (b"HTTP/1.1 200 OK\r\nContent-Length: 10\r\n\r\nhalf", Unavailable, "in the middle"),
             (b"SSH-2.0-OpenSSH\r\n\r\n", MalformedResponse, "did not answer with HTTP"),
         ]
@@ -888,5 +888,5 @@ def test_a_tls_context_that_does_not_verify_is_not_taken() -> None:
     careless = ssl.create_default_context()
     careless.check_hostname = False
     careless.verify_mode = ssl.CERT_NONE
-    with pytest.raises(SetupError, match="unverified"):
+    with pytest.raises(SetupError, match="without verification"):
         Gate(ssl_context=careless)

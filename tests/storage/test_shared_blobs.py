@@ -134,7 +134,7 @@ def test_damage_and_refusals_are_told(store: Store) -> None:
             await blobs.get(sha256)
 
     async def refused(blobs: BlobStore) -> None:
-        with pytest.raises(StorageError, match=r"403\. Check its key"):
+        with pytest.raises(StorageError, match=r"403\. Check the key"):
             await blobs.put(b"hello")
 
     tell(":memory:", lambda database: ObjectBlobs(database, store.bucket), story)
