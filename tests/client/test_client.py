@@ -288,6 +288,25 @@ def test_data_that_looks_like_a_reference_stays_as_it_is(client: Client) -> None
     assert client.call("desk", capability="looks", input={"told": told}).value == told
 
 
+@pytest.mark.parametrize("error", [Unavailable("away"), RateLimited("too often")])
+def test_a_call_that_was_done_does_not_fail_for_a_part_that_cannot_be_fetched(
+    client: Client, monkeypatch: pytest.MonkeyPatch, error: Agent3Error
+) -> None:
+    asked = []
+
+    async def refuse(self: AsyncClient, artifact: str) -> bytes:
+        asked.append(artifact)
+        raise error
+
+    monkeypatch.setattr(AsyncClient, "artifact", refuse)
+    (part,) = client.call("desk", capability="file", input={"size": 100_000}).parts
+    assert asked == [part.artifact]
+    asked.clear()
+    large[:] = [[{"artifact": "nothing", "meta": {"size": 0}}] * 200]
+    assert client.call("desk", capability="give").value == large[0]
+    assert len(asked) <= 64
+
+
 def test_what_is_stored_is_fetched_by_its_id_by_its_owner(client: Client, served: Hosted) -> None:
     body = {"agentId": "desk", "capability": "echo", "input": {"text": "x" * 100_000}}
     artifact = served.post("/v1/call", body).json["result"]["artifact"]

@@ -21,7 +21,7 @@ from agent3 import bridge, jsonrpc
 from agent3.client.announcement import find_gateway
 from agent3.client.plain_http import check_address, default_key, headers_of, no_gateway, read_answer
 from agent3.client.types import AgentInfo, Hit, Rating, Result, restore, stored_size
-from agent3.errors import Agent3Error, CallTimeout, Conflict, NotFound, TargetError, Unavailable, ValidationError
+from agent3.errors import Agent3Error, CallTimeout, Conflict, TargetError, Unavailable, ValidationError
 from agent3.model import Event, Question
 from agent3.secret import Secret
 from agent3.security.outbound import Gate, Policy, Response
@@ -37,6 +37,8 @@ _LONGEST = 3_600.0
 _LARGEST = 256 * 1_048_576
 _LARGEST_FETCHED = 64 * 1_048_576
 """Bytes of stored parts that a result is completed with; what is beyond stays a reference."""
+_MOST_FETCHED = 64
+"""How many parts may be asked for: a target may send thousands that only look stored."""
 _WAIT = 30
 """Seconds of one request that waits for a job; the next goes on."""
 _RECONNECTS = 5
@@ -232,18 +234,19 @@ class AsyncClient:
         return Result.read(answer, _id(agent), await self._where())
 
     async def _fetch(self, value: Any) -> Any:
-        """The value with what the gateway stored for its size, as far as that is not too large or has expired."""
-        left = _LARGEST_FETCHED
+        """The value with what the gateway stored for its size, as far as that is not too large and can be had."""
+        left, tries = _LARGEST_FETCHED, _MOST_FETCHED
 
         async def fetch(item: Any) -> Any:
-            nonlocal left
-            if (size := stored_size(item)) is None or size > left:
+            nonlocal left, tries
+            if (size := stored_size(item)) is None or size > left or not tries:
                 return item
+            tries -= 1
             try:
                 body = await self.artifact(item["artifact"])
-            except NotFound:  # it has expired, or is data that only looks like a reference
+            except Agent3Error:  # it has expired, only looks like a reference, or cannot be had now: the call was done
                 return item
-            left -= size
+            left -= max(size, len(body))
             return restore(item, body)
 
         return [await fetch(item) for item in value] if isinstance(value, list) else await fetch(value)
