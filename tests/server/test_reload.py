@@ -79,7 +79,7 @@ def test_a_changed_file_is_served_at_the_same_address_and_a_broken_one_is_told(t
         with Client(url) as gateway:
             assert gateway.call("greeter", input={"name": "Ada"}).text == "Hello, Ada"
         file.write_text("app = (")
-        until(lines, "app.py changed: starting again")
+        until(lines, "app.py changed: restarting")
         assert "SyntaxError" in until(lines, "could not be loaded")
         # Nobody waits for what cannot come, whether the gateway is named or found.
         with Client(url) as gateway, pytest.raises(Unavailable, match=r"app\.py could not be loaded: SyntaxError"):
@@ -87,7 +87,7 @@ def test_a_changed_file_is_served_at_the_same_address_and_a_broken_one_is_told(t
         found = run_agent3(tmp_path / "data", "call", "greeter", "--input", '{"name": "Ada"}')
         assert (found.returncode, "app.py could not be loaded: SyntaxError" in found.stderr) == (5, True), found
         file.write_text(APP.replace("WORD", "Good evening"))
-        until(lines, "app.py changed: starting again", 2)
+        until(lines, "app.py changed: restarting", 2)
         assert until(lines, "agent3 serves at", 2).split()[-1] == url
         with Client(url) as gateway:
             assert gateway.call("greeter", input={"name": "Ada"}).text == "Good evening, Ada"
@@ -102,7 +102,7 @@ def test_the_settings_are_read_again(tmp_path: Path) -> None:
         url = until(lines, "agent3 serves at").split()[-1]
         settings = tmp_path / "agent3.toml"
         settings.write_text("[limits\n")
-        until(lines, "agent3.toml changed: starting again")
+        until(lines, "agent3.toml changed: restarting")
         until(lines, "agent3.toml is not valid TOML")
         with Client(url) as gateway, pytest.raises(Unavailable, match="not valid TOML"):
             gateway.call("greeter", input={"name": "Ada"})
@@ -118,7 +118,7 @@ def test_a_caller_waits_through_a_restart_and_is_not_refused(tmp_path: Path) -> 
     with reloading(tmp_path) as (_, lines):
         url = until(lines, "agent3 serves at").split()[-1]
         file.write_text(APP.replace("WORD", "Bye"))
-        until(lines, "app.py changed: starting again")
+        until(lines, "app.py changed: restarting")
         answers: list[str] = []
         with Client(url) as gateway:
             while "Bye, Ada" not in answers and len(answers) < 100:
