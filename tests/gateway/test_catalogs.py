@@ -33,10 +33,17 @@ def fetch(body: bytes) -> Any:
 
 
 @pytest.mark.parametrize(
-    "body", [b"[" * 100_000, b'{"a":' * 5_000 + b"1", b"[" + b"1," * 600_000 + b"1]", b"\xff", b""]
+    ("body", "why"),
+    [
+        (b"[" * 100_000, "more than can be read: "),
+        (b'{"a":' * 5_000 + b"1", "more than can be read: "),
+        (b"[" + b"1," * 600_000 + b"1]", "more than can be read: "),
+        (b"\xff", "did not answer with JSON"),
+        (b"", "did not answer with JSON"),
+    ],
 )
-def test_what_cannot_be_read_is_refused_in_our_words(body: bytes) -> None:
-    with pytest.raises(TargetError, match="did not answer with JSON"):
+def test_what_cannot_be_read_is_refused_in_our_words(body: bytes, why: str) -> None:
+    with pytest.raises(TargetError, match=why):
         fetch(body)
 
 

@@ -134,5 +134,7 @@ async def fetch_json(url: str, gate: Gate) -> Any:
         raise TargetError(f"{url} answered with HTTP status {answer.status}.")
     try:
         return await jsonrpc.decode_large(answer.body, _LIMITS)
-    except (ParseError, TooLarge):
+    except ParseError:
         raise TargetError(f"{url} did not answer with JSON.") from None
+    except TooLarge as error:
+        raise TargetError(f"{url} answered with more than can be read: {error.message}") from None

@@ -372,13 +372,17 @@ def test_a_site_that_streams_without_end_is_cut_and_tells_nothing_twice() -> Non
             site.pages["/ask"] = Answer(first + row + "data: {}\n\n" * 500 + row, headers=streaming)
             good = await sites.call(call)
             site.pages["/ask"] = Answer(first + "data: {}\n\n" * 12_000, headers=streaming)
-            return [good, await sites.call(replace(call, id="d"))]
+            endless = await sites.call(replace(call, id="d"))
+            site.pages["/ask"] = Answer(first + "data: " + '{"a":' * 100 + "1" + "}" * 100 + "\n\n", headers=streaming)
+            return [good, endless, await sites.call(replace(call, id="e"))]
         finally:
             await sites.aclose()
 
     with Site(pages) as site:
-        good, endless = asyncio.run(story(site))
+        good, endless, deep = asyncio.run(story(site))
     assert isinstance(good, Done)
     assert [one.text for one in events] == ["1 found", "2 found"]
     assert isinstance(endless, Failed)
     assert "more than 10000 pieces" in endless.message
+    assert isinstance(deep, Failed), "what was too much to read was left out without a word"
+    assert "more than can be read: " in deep.message

@@ -242,7 +242,7 @@ class AskClient:
                 parser = SSEParser(_MAX_BYTES)
                 async for chunk in response:
                     for frame in parser.feed(chunk):
-                        if (piece := await _decode_object(frame.data)) is None:
+                        if (piece := await _decode_object(frame.data, self.endpoint)) is None:
                             continue
                         count += 1
                         if count > _MAX_PIECES:
@@ -252,7 +252,7 @@ class AskClient:
                         if on_piece is not None:
                             on_piece(reply)
                 return reply, fields
-            piece = await _decode_object(b"".join([chunk async for chunk in response]))
+            piece = await _decode_object(b"".join([chunk async for chunk in response]), self.endpoint)
             status = response.status
             wait = parse_retry_after(response.headers.get("Retry-After"), REAL.now(), _LONGEST_WAIT)
         # A failure that the site reports in the protocol's form is a reply, whatever its status.
@@ -295,11 +295,13 @@ def _drop_none(values: Mapping[str, Any]) -> dict[str, Any]:
     return {name: value for name, value in values.items() if value is not None}
 
 
-async def _decode_object(raw: bytes) -> dict[str, Any] | None:
+async def _decode_object(raw: bytes, where: str) -> dict[str, Any] | None:
     try:
         value = await decode_large(raw, _LIMITS)
-    except (ParseError, TooLarge):
+    except ParseError:
         return None
+    except TooLarge as error:
+        raise MalformedResponse(f"{where} answered with more than can be read: {error.message}") from None
     return value if isinstance(value, dict) else None
 
 
