@@ -148,4 +148,4 @@ def test_it_needs_something_to_follow_and_serves_this_machine_only(tmp_path: Pat
     refused = run_agent3(tmp_path, *open_to_all, MY_KEY="0123456789abcdef")
     assert (refused.returncode, "this machine only" in refused.stderr) == (2, True)
     missing = run_agent3(tmp_path, "serve", "nowhere.py", "--reload")
-    assert (missing.returncode, "no file 'nowhere.py'" in missing.stderr) == (2, True)
+    assert (missing.returncode, "'nowhere.py' does not exist" in missing.stderr) == (2, True)

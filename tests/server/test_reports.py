@@ -212,7 +212,7 @@ def test_only_who_has_called_an_agent_rates_it_and_nobody_rates_itself(tmp_path:
         alice, bob = house.as_(KEYS["alice"]), house.as_(KEYS["bob"])
         refused = alice.post("/v1/feedback", {"agentId": "echo", "rating": 5})
         assert (refused.status, refused.error["code"]) == (403, "forbidden")
-        assert "Call 'echo' first" in refused.error["message"]
+        assert "has called 'echo'" in refused.error["message"]
         alice.call("echo", "hi", metadata={"userAgentId": "echo"})  # as the agent itself
         assert alice.post("/v1/feedback", {"agentId": "echo", "rating": 5}).status == 403
         alice.call("echo", "hi")

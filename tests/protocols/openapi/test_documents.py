@@ -162,7 +162,7 @@ def test_references_are_followed_kept_and_recursive() -> None:
         ({"/a": {"$ref": "#/paths/~1a"}}, "circular"),
         ({"/a/{id}": {"get": {}}}, "which is not a parameter"),
         ({"/a": {"get": {"parameters": [{"name": "x", "in": "body"}]}}}, "in 'body'"),
-        ({"/a": {"get": {"parameters": [{"name": "x", "in": "path", "style": "form"}]}}}, "not for a path"),
+        ({"/a": {"get": {"parameters": [{"name": "x", "in": "path", "style": "form"}]}}}, "not valid in a path"),
     ],
 )
 def test_an_operation_that_cannot_be_called_rightly_is_left_out_and_said(paths: dict[str, Any], left: str) -> None:
