@@ -17,7 +17,7 @@ from agent3.calls.personal_data import PersonalData
 from agent3.errors import SetupError, Unavailable
 from agent3.gateway.gateway import Caller, CallRequest
 from agent3.identity.own_keys import is_signed_with
-from agent3.model import Call, Price, Principal
+from agent3.model import LOCAL, Call, Price, Principal
 from agent3.observe.metrics import Metrics
 from agent3.protocols.functions import LocalAgent
 from agent3.security.access import OPERATE
@@ -163,6 +163,9 @@ async def test_what_waits_for_approval_is_given_out_and_erased_and_who_decided_i
         data = PersonalData(server.database, server.core.artifacts.blobs, server.env)
         for who in (ANNA, BERT):
             await server.gateway.call(who, CallRequest(agent="bank", capability="pay", input={"amount": 5}))
+        # Whoever is at the machine sees what waits, and decides it only where a rule names them.
+        seen = (await server.gateway.approvals(Caller(LOCAL, "cli")))["approvals"]
+        assert [(one["who"], one["youMayDecide"]) for one in seen] == [("anna", False), ("bert", False)]
         (of_bert,) = (one for one in (await server.gateway.approvals(ANNA))["approvals"] if one["who"] == "bert")
         await server.gateway.decide(ANNA, of_bert["id"], approve=False, reason="I know him")
         while (await server.database.one("SELECT id FROM approvals WHERE settled IS NOT NULL")) is None:

@@ -100,6 +100,8 @@ def test_what_may_be_seen_and_not_called_is_403(url: str) -> None:
     status, answer = ask(url, BOB, "/v1/call", {"agentId": "bank", "capability": "burn"})
     assert status == 403
     assert answer["errorCode"] == "forbidden"
+    (row,) = [one for one in ask(url, BOB, "/v1/calls")[1]["calls"] if one["capability"] == "burn"]
+    assert (row["status"], row["code"]) == ("refused", "forbidden")
     shown = ask(url, BOB, "/v1/agents/bank")[1]
     assert {one["name"] for one in shown["capabilities"]} == {"pay", "burn"}
 

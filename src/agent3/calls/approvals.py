@@ -183,7 +183,7 @@ class Approvals:
     # Deciding
 
     async def list(self, principal: Principal, *, waiting: bool = True, limit: int = 50) -> list[dict[str, Any]]:
-        """The approvals that a principal asked for or may decide, the oldest first; with all, the latest first."""
+        """The approvals that a principal asked for or may see, the oldest first; with all, the latest first."""
         where = "1 = 1"
         values: list[object] = []
         if not may_operate(principal) and APPROVE not in principal.scopes:
@@ -203,7 +203,7 @@ class Approvals:
         limit, seen = max(1, min(limit, 1_000)), []
         for offset in range(0, _MOST_READ, _PAGE):
             rows = await self._database.all(sql, *values, _PAGE, offset)
-            seen += [row for row in rows if row["owner"] == principal.id or self._may_decide(principal, row)]
+            seen += [row for row in rows if row["owner"] == principal.id or self._sees(principal, row)]
             if len(rows) < _PAGE or len(seen) >= limit:
                 break
         return [self._describe(principal, row) for row in seen[:limit]]

@@ -83,7 +83,7 @@ def deny(approval: str, *, reason: str = "", options: GatewayOptions = GatewayOp
 
 def _print_list(found: dict[str, Any]) -> None:
     if not found["approvals"]:
-        print("No calls wait for approval.")
+        print("No calls that you may see wait for approval.")
         return
     table = make_table("approval", "who", "what", "why", "until", "status")
     for one in found["approvals"]:

@@ -304,6 +304,21 @@ def test_a_task_of_somebody_else_is_not_there(house: Hosted) -> None:
     run(story())
 
 
+def test_a_question_to_a_client_that_cannot_be_asked_has_the_form_of_every_answer(
+    house: Hosted, worker: Worker
+) -> None:
+    async def story() -> None:
+        house.run(worker.open())
+        async with speaking(house, "alice", {}) as say:
+            answer = await say.call("ask")
+            assert not answer.get("isError")
+            form = answer["structuredContent"]
+            assert set(form) == {"success", "job", "status", "questions", "metadata"}
+            assert (form["success"], form["status"], form["questions"][0]["text"]) == (False, "needs", "Who are you?")
+
+    run(story())
+
+
 # Large results
 
 

@@ -39,7 +39,6 @@ class Arguments(Step):
         if allowed is call.routes:
             return call
         if not allowed:
-            call.live.denied = "forbidden"
             text = f"{call.principal.id} may not call {call.agent}.{call.capability} with these arguments."
             return failed_by(AccessError(text))
         return replace(call, routes=allowed)

@@ -60,9 +60,9 @@ class _Authorize(Stage):
         if allowed is wanted:
             return call
         if not allowed:
-            call.live.denied = "forbidden"
             if self._access.shows(call.principal, call.agent, call.capability, wanted):
                 text = f"{call.principal.id} may see {call.agent}.{call.capability} but not call it."
                 return failed_by(AccessError(text))
+            call.live.denied = "forbidden"  # for operators: its caller is told that it is not there
             return failed_by(unknown(call.agent, call.capability))
         return replace(call, routes=allowed)

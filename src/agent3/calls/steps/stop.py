@@ -32,7 +32,6 @@ class Stop(Step):
         if (not stops.agents and not stops.clients) or call.entry == "cancel":
             return call
         if stops.concerns(call):
-            call.live.denied = "forbidden"
             return failed_by(AccessError(stops.explain(call)))
         # What stands in is called too.
         kept = tuple(one for one in call.routes if one.stand_in is None or one.stand_in.agent not in stops.agents)
@@ -53,5 +52,4 @@ class Stop(Step):
             return error
         if (task := asyncio.current_task()) is not None:
             task.uncancel()
-        call.live.denied = "forbidden"
         return failed_by(AccessError(self._stops.explain(call)))

@@ -79,6 +79,10 @@ def questions_as_text(needs: Needs, hint: str) -> wire.CallToolResult:
             lines.append(f"Open: {question.url}")
     if needs.job:
         lines.append(f"Job: {needs.job}")
+    text = _text("\n".join([*lines, hint]))
+    for part in needs.parts:
+        if STRUCTURED in part.meta:  # the tool has a form of its own for questions, which is no error
+            return wire.CallToolResult(content=[text], structured_content=to_json_value(part.data))
     data = {
         "code": "input_required",
         "message": " ".join(question.text for question in needs.questions),
@@ -88,10 +92,7 @@ def questions_as_text(needs: Needs, hint: str) -> wire.CallToolResult:
         "turn": needs.turn,
         "questions": needs.questions,
     }
-    for part in needs.parts:
-        if STRUCTURED in part.meta:  # the tool has a form of its own for questions
-            data |= part.data
-    text = _text("\n".join([*lines, hint]))
+    # An error: what a tool promises to answer with, it has not answered yet.
     return wire.CallToolResult(content=[text], structured_content=to_json_value(data), is_error=True)
 
 
