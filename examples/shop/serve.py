@@ -15,7 +15,13 @@ def main() -> None:
     parser.add_argument("--port", type=int, default=8400)
     parser.add_argument("--redesigned", action="store_true", help="the same shop after a relaunch")
     chosen = parser.parse_args()
-    with Website(HERE / ("redesigned" if chosen.redesigned else "site"), chosen.port) as site:
+    try:
+        shop = Website(HERE / ("redesigned" if chosen.redesigned else "site"), chosen.port)
+    except OSError as error:
+        raise SystemExit(
+            f"Cannot listen on port {chosen.port}: {error.strerror}. Choose another with --port."
+        ) from None
+    with shop as site:
         print(f"The shop is at {site.url}. Ctrl-C ends it.", flush=True)
         try:
             site.wait()

@@ -63,6 +63,12 @@ def value(outcome: Outcome) -> Any:
     return value_of(outcome.parts)
 
 
+@pytest.mark.parametrize("name", ["", "  "])
+def test_a_name_that_gives_no_id_is_refused(name: str) -> None:
+    with pytest.raises(SetupError, match="needs a name"):
+        LocalAgent(name)
+
+
 # Forms
 
 

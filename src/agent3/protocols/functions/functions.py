@@ -708,6 +708,8 @@ class LocalAgent:
         tags: tuple[str, ...] = (),
     ):
         self.id = agent_id or "-".join(name.lower().split())
+        if not self.id:
+            raise SetupError("An agent needs a name, such as App('Pizza').")
         self.name = name
         self.description = description
         self.version = version
