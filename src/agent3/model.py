@@ -285,6 +285,8 @@ class Answer(Struct, frozen=True, omit_defaults=True):
 
     action: Literal["accept", "decline", "cancel"] = "accept"
     data: Any = None
+    exact: bool = False
+    """Given as input, by the id of its question, and not said in words."""
 
 
 Entry = Literal["start", "answer", "attach", "cancel"]

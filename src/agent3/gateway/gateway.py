@@ -71,6 +71,7 @@ from agent3.model import (
 from agent3.schema import nearest
 from agent3.schema.coercion import from_words
 from agent3.security.limits import RateLimiter
+from agent3.sentences.questions import AGAIN
 
 __all__ = ["UNREACHABLE", "CallRequest", "Caller", "Gateway", "OnUse", "response", "status_of"]
 
@@ -613,6 +614,8 @@ class Gateway:
         else:
             given = said
         answers = {question.id: _answer(given, question) for question in waiting.questions if question.id in given}
+        if given is said:
+            answers = {name: replace(answer, exact=True) for name, answer in answers.items()}
         return await self.answer(caller, job, answers)
 
     async def _approve_by_answer(self, caller: Caller, approval: str, said: str | Mapping[str, Any]) -> Outcome:
@@ -760,6 +763,7 @@ def _check_is_answer(said: dict[str, Any], questions: Sequence[Question]) -> Non
         or wanted is None
         or _fits(said, wanted)
         or wanted.get("type") in (None, "object")
+        or questions[0].id == AGAIN  # which takes the input as well
     ):
         return
     unknown = ", ".join(repr(name[:50]) for name in sorted(said)[:5])

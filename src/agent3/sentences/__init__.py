@@ -5,7 +5,14 @@ One reader for every kind of target. It reads words and schemas, and knows no pr
 
 from __future__ import annotations
 
-from agent3.sentences.free_text import FREE_TEXT, drops_request, find_dictated_refusal, find_refusal, free_text
+from agent3.sentences.free_text import (
+    FREE_TEXT,
+    drops_request,
+    find_dictated_refusal,
+    find_refusal,
+    free_text,
+    judge_answer,
+)
 from agent3.sentences.prohibitions import find_prohibition
 from agent3.sentences.reader import Ask, Forbidden, Reading, Understood, read
 
@@ -20,5 +27,6 @@ __all__ = [
     "find_prohibition",
     "find_refusal",
     "free_text",
+    "judge_answer",
     "read",
 ]

@@ -11,7 +11,7 @@ from __future__ import annotations
 import re
 from collections.abc import Mapping
 from functools import lru_cache
-from typing import NamedTuple
+from typing import Any, Literal, NamedTuple
 
 from agent3.model import Capability
 from agent3.sentences.lexicon import detect_language, fold, is_action, meanings
@@ -20,16 +20,19 @@ from agent3.sentences.prohibitions import (
     drops_matter,
     find_prohibition,
     forbids_all,
+    hesitates,
     is_withdrawal,
+    leaves_open,
     only_forbids,
+    refuses,
     takes_back,
     tells_something,
 )
 from agent3.sentences.reader import Forbidden
-from agent3.sentences.slots import Form, form_of, split_name
+from agent3.sentences.slots import Form, form_of, kind_of, split_name
 from agent3.sentences.tokens import LONGEST
 
-__all__ = ["FREE_TEXT", "drops_request", "find_dictated_refusal", "find_refusal", "free_text"]
+__all__ = ["FREE_TEXT", "drops_request", "find_dictated_refusal", "find_refusal", "free_text", "judge_answer"]
 
 FREE_TEXT = "x-agent3-free-text"
 """The keyword of an input schema that names the parameter which takes a message as it is, whatever others there are."""
@@ -185,6 +188,24 @@ def drops_request(capability: Capability, answer: str) -> bool:
     # "nothing" alone may be an answer; "nothing, forget it" is none.
     clauses = [clause for clause in clauses if fold(clause).strip() not in _NOTHING] if len(clauses) > 1 else clauses
     return drops(answer) or (len(answer) <= _SHORT and bool(clauses) and all(map(drops, clauses)))
+
+
+def judge_answer(name: str, definition: Mapping[str, Any], said: str) -> Literal["refused", "open"] | None:
+    """Whether words that answer a question for a parameter are no value of it, by the rules that hold for messages:
+    they refuse, or they put it off, set a condition or ask back. None for what may be its value, as a quotation is.
+
+    A text that somebody reads may forbid or ask whatever it likes; only a bare "no" or "wait" is none.
+    """
+    kind = kind_of(name, definition)
+    if kind == "boolean" or len(said) > LONGEST:
+        return None
+    if refuses(said):
+        return "refused"
+    if hesitates(said, agrees=kind != "text"):
+        return "open"
+    if kind == "text":
+        return None
+    return None if find_prohibition(said) is None else "open"
 
 
 def _why_not(capability: Capability, form: Form, message: str) -> Why | None:

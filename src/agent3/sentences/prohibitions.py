@@ -19,8 +19,11 @@ __all__ = [
     "drops_matter",
     "find_prohibition",
     "forbids_all",
+    "hesitates",
     "is_withdrawal",
+    "leaves_open",
     "only_forbids",
+    "refuses",
     "takes_back",
     "tells_something",
 ]
@@ -28,7 +31,7 @@ __all__ = [
 _LONGEST_WITHDRAWAL = 100
 _LONGEST_END = 2_000
 """Characters that are read at each end of a long text: some of the patterns look ahead from every letter."""
-Why = Literal["forbids", "conditional", "withdrawn", "hypothetical", "report", "question", "excludes"]
+Why = Literal["forbids", "conditional", "withdrawn", "hypothetical", "report", "question", "excludes", "open"]
 
 _QUOTED = re.compile(
     r"```.*?```|`[^`]*`|“[^”]*”|«[^»]*»|\"[^\"]*\"|(?<![\w\u2018])['\u2018](?:[^'\u2019]"
@@ -195,6 +198,62 @@ _BARE_REFUSAL = re.compile(
     r"\W*(?:(?:no|not|never|nunca|jamas|don'?t|do|no way|ni|please|por favor|thanks|gracias|it|that|this|eso|lo|hagas"
     r"|actually|mejor|wait|at all|anything|nada)\b\W*)+"
 )
+_REFUSAL = re.compile(
+    r"\W*(?:(?:oh|well|um+|no|nope|nah|not|none|nobody|no ?one|nothing|any(?:one|body|thing)?|neither|never|way|please"
+    r"|thanks|thank you|sorry|it|that|this|at all|of (?:them|these|those|it)|to|for|with|else|a|para|con|de|por favor"
+    r"|gracias|ni|es[oa]s?|esto|ningun[oa]?|nadie|nada|nunca|jamas|tampoco|mejor|en absoluto|ell[oa]s|est[oa]s|l[oa]s?)"
+    r"\b\W*)+"
+)
+_REFUSES = re.compile(
+    r"\b(?:no|nope|nah|not|none|nobody|nothing|neither|never|nadie|nada|nunca|jamas|tampoco|ningun[oa]?)\b"
+)
+_HEDGE = (
+    r"(?:maybe|perhaps|possibly|presumably|quizas?|tal vez|a lo mejor|puede(?: ser)? que|posiblemente|probablemente)"
+)
+_SETTLED = r"(?:sure|certain|decided|clear|segur[oa]|decidid[oa]|clar[oa])"
+_THINKING = r"(?:think|check|see|ask|look|decide|pensar\w*|ver\w*|mirar\w*|decidir\w*|piense|vea|mire)"
+_MOMENT = r"(?:a|an|one|some|un|una)? ?(?:moment|minute|second|sec|bit|while|time|momento|minuto|segundo|rato)"
+_AS_BEFORE = r"(?:always|before|ever|usual|siempre|antes|ayer|(?:the |la )?(?:last|ultima|otra|previous)(?: \w+)?)"
+_HESITATION = re.compile(
+    r"\W*(?:(?:oh|ok|okay|well|so|um+|uh+|hm+|er+|eh|please|sorry|just|pues|bueno|por favor|perdon|a ver)\W+)*(?:"
+    + "|".join(
+        (
+            rf"{_HEDGE}(?: (?:later|not|no|luego|mas tarde|(?:another|some other) (?:day|time)|otro dia))?|puede ser",
+            r"um+|uh+|hm+|er+|eh|idk|dunno|no idea|ni idea|\?+",
+            # Not settled, not known
+            rf"not (?:just |quite |so )?(?:yet|now|today|exactly|{_SETTLED})",
+            rf"(?:i(?:'m| am)|we(?:'re| are))? ?not (?:so |quite |really )?{_SETTLED}(?: \w+){{0,2}}",
+            r"(?:i'm |i am )?unsure",
+            r"(?:i(?:'m| am)|we(?:'re| are))? ?still (?:think|decid|check|look)ing(?: \w+){0,2}",
+            rf"(?:i|we) (?:have|had)(?: not|n't) (?:yet )?{_SETTLED}(?: \w+){{0,2}}",
+            r"(?:i|we) (?:do not|don'?t|can'?t|cannot|couldn'?t)(?: (?:really|quite|yet))? (?:know|remember|recall|care"
+            r"|mind|have (?:it|one|an idea)|say|tell|decide)(?: (?:yet|it|that|now|him|her|them))?",
+            r"(?:(?:yo|todavia|aun|pues) )*no (?:(?:lo|la|me|estoy|tengo) ?)*(?:se|sabria|recuerdo|acuerdo|(?:ni )?idea"
+            rf"|{_SETTLED})(?: \w+){{0,3}}|(?:todavia|aun) no|ahora no|no ahora|no tengo ni idea",
+            # To be settled later
+            rf"(?:i|we)(?:'ll| will| have to| need to| must) (?:{_THINKING}|tell you|let you know)(?: \w+){{0,4}}",
+            rf"(?:let (?:me|us)|dejame(?: que)?) {_THINKING}(?: \w+){{0,5}}",
+            r"(?:(?:me )?lo )?(?:pensare|estoy pensando)(?:lo)?",
+            rf"(?:hold on|hang on|wait|(?:give|gimme|dame) ?(?:me)?|esper[ae](?:te)?|aguanta)(?: {_MOMENT})?|(?=\w+ ){_MOMENT}",
+            r"(?:ask (?:me )?)?later|(?:some other|another) (?:day|time)|(?:mejor )?(?:otro dia|luego|mas tarde|despues"
+            r"|en otro momento|otra vez)|ya (?:vere|te dire|lo vere)",
+            # Left to another
+            r"it depends|depende|whatever|whoever|(?:me )?da igual|lo que (?:quieras|sea)|(?:you|u) (?:choose|decide"
+            r"|pick)|(?:it'?s )?up to you|elige tu|tu (?:eliges|decides)",
+            rf"(?:the )?(?:same|usual)(?: \w+)?(?: as)?(?: {_AS_BEFORE})?|as (?:always|usual|before)",
+            rf"(?:lo|el|la|los) mism[oa]s?(?: (?:de|que))?(?: {_AS_BEFORE})?|(?:lo |como )?(?:de )?siempre",
+            r"(?:i need )?(?:some )?help(?: me)?|options|ayuda(?:me)?|socorro",
+        )
+    )
+    + r")(?:\W+(?:please|thanks|sorry|yet|now|though|por favor|gracias|ahora|todavia|aun))*\W*"
+)
+"""Words that put an answer off, or leave it open."""
+_AGREEING = re.compile(
+    r"\W*(?:(?:yes|yeah|yep|ok|okay|sure|fine|right|of course|please|go ahead|do it|si|vale|claro|de acuerdo|venga"
+    r"|adelante|hazlo|bueno)\b\W*)+"
+)
+"""A yes, to a question that none answers."""
+_HEDGED = re.compile(rf"^\W*(?:\w+\W+){{0,2}}?{_HEDGE}\b|\b{_HEDGE}\W*$")
 _PAST = re.compile(
     r"^\W*(?:(?:[Yy]a|[Aa]yer|[Aa]noche|[Hh]oy|[Aa]ntes|[Rr]eci[eé]n|[Ee]l otro día|[Ee]sta (?:mañana|tarde)),? )*"
     r"(?:(?P<who>yo|ella|él|ellos|[A-ZÁÉÍÓÚ]\w+) )?(?:(?:me|te|se|le|les|lo|la|los|las|nos) )*"
@@ -296,6 +355,47 @@ def _tells_past(asked: str) -> bool:
     found = _PAST.search(asked)
     # "Pide té": what looks like somebody's name is a command.
     return found is not None and not (found["who"] and is_action(fold_letters(found["who"])))
+
+
+def refuses(text: str) -> bool:
+    """Whether a text, such as an answer, says nothing but no: "no", "nobody", "none of them", "a nadie"."""
+    said = _fold_short(text)
+    return bool(said and _REFUSAL.fullmatch(said) and _REFUSES.search(said))
+
+
+def hesitates(text: str, *, agrees: bool = False) -> bool:
+    """Whether a text says nothing but that it is not settled yet: "not yet", "let me think", "no lo sé", "help".
+
+    With ``agrees`` also where it is a mere yes, which is no answer to what or who.
+    """
+    clauses = [clause for clause in re.split(r"[,;.:!]+", _fold_short(text)) if clause.strip()]
+    if agrees and clauses and all(map(_AGREEING.fullmatch, clauses)):
+        return True
+    # "Wait, no": what refuses as well is not settled either.
+    passing = (_HESITATION, _REFUSAL, _AGREEING)
+    return any(map(_HESITATION.fullmatch, clauses)) and all(
+        any(one.fullmatch(clause) for one in passing) for clause in clauses
+    )
+
+
+def leaves_open(text: str) -> bool:
+    """Whether a message wishes for something only perhaps: "maybe a coffee", "a coffee, I'm not sure"."""
+    said = _prepare(text)
+    clauses = [clause for clause in re.split(r"[,;.:!]+", said) if clause.strip() and not _COURTESY.fullmatch(clause)]
+    if any(map(_HESITATION.fullmatch, clauses)):
+        return True
+    return (
+        bool(clauses)
+        and bool(_HEDGED.search(clauses[0]) or _HEDGED.search(clauses[-1]))
+        and not _REQUEST.search(re.sub(rf"\b{_HEDGE}\b", " ", clauses[0]))
+    )
+
+
+def _fold_short(text: str) -> str:
+    """A short text folded, for what it says as a whole; "" for a long one, and one with a quotation."""
+    if len(text) > _LONGEST_WITHDRAWAL or _QUOTED.search(text):
+        return ""
+    return fold_letters(text.replace("\u2019", "'"))
 
 
 def is_withdrawal(text: str) -> bool:

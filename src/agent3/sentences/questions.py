@@ -21,7 +21,7 @@ from agent3.sentences.slots import Kind, kind_of
 
 __all__ = [
     "AGAIN", "CONFIRM", "ask_again", "ask_confirmation", "ask_for", "decline", "example",
-    "explain_fault", "refuse",
+    "explain_fault", "quote_it", "refuse",
 ]  # fmt: skip
 
 AGAIN, CONFIRM = "agent3:again", "agent3:confirm"
@@ -82,6 +82,13 @@ def ask_again(question: Question, fault: str | None, language: Language) -> Ques
     return replace(question, text=f"{text} ({'no vale' if language == 'es' else 'not taken'}: {fault})")
 
 
+def quote_it(language: Language) -> str:
+    """What is said of an answer that leaves the matter open, or asks back."""
+    if language == "es":
+        return "no dice cuál es; si es la respuesta, ponla entre comillas"
+    return "that is no answer; if it is, put it in quotes"
+
+
 _REPROACH = re.compile(r" \((?:not taken|no vale): ")
 
 
@@ -138,6 +145,7 @@ _REASONS_EN: dict[Why, str] = {
     "report": "Nothing was done: the message tells or asks about something, and does not ask for it to be done.",
     "question": "Nothing was done: the message is a question, not a request.",
     "excludes": "Nothing was done: the message makes an exception, which cannot be followed here.",
+    "open": "Nothing was done: the message leaves open whether it is wanted.",
 }
 _REASONS_ES: dict[Why, str] = {
     "forbids": "No se ha hecho nada: el mensaje dice que no se haga.",
@@ -147,6 +155,7 @@ _REASONS_ES: dict[Why, str] = {
     "report": "No se ha hecho nada: el mensaje cuenta o pregunta algo, y no pide que se haga.",
     "question": "No se ha hecho nada: el mensaje es una pregunta, no una petición.",
     "excludes": "No se ha hecho nada: el mensaje hace una excepción, que aquí no se puede seguir.",
+    "open": "No se ha hecho nada: el mensaje deja abierto si se quiere que se haga.",
 }
 
 

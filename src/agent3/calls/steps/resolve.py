@@ -13,7 +13,7 @@ import asyncio
 import re
 from collections.abc import Awaitable, Callable
 from datetime import datetime
-from typing import Any
+from typing import Any, Literal
 
 import msgspec
 from msgspec import Struct
@@ -34,6 +34,7 @@ from agent3.sentences import (
     find_prohibition,
     find_refusal,
     free_text,
+    judge_answer,
     read,
 )
 from agent3.sentences.lexicon import Language, detect_language, fold, is_action, meanings
@@ -45,6 +46,7 @@ from agent3.sentences.questions import (
     ask_for,
     decline,
     explain_fault,
+    quote_it,
     refuse,
 )
 from agent3.sentences.slots import form_of, kind_of
@@ -66,6 +68,9 @@ class _Open(Struct, omit_defaults=True):
     guessed: list[str] = []
     language: Language = "en"
     confirmed: bool = False
+    missing: list[str] = []
+    left: list[str] = []
+    """Words that were not understood."""
 
 
 class Resolve(Step):
@@ -115,8 +120,11 @@ class Resolve(Step):
             return replace(outcome, state={_KEPT: understood, "state": outcome.state})
         return outcome
 
-    def _read(self, call: Call, message: str, *, asked: bool = False) -> Entered:
-        """The call with the input that a message says, or what ends it here."""
+    def _read(self, call: Call, message: str, known: _Open | None = None) -> Entered:
+        """The call with the input that a message says, or what ends it here.
+
+        ``known`` is what was understood before, of a message that answers what was not.
+        """
         capability = call.live.capability
         if call.input_mode == "application/json":
             try:
@@ -138,45 +146,75 @@ class Resolve(Step):
         ):
             # A function without parameters reads the message itself.
             whole = find_refusal(capability, message, agent=agent) or {}
-        if not isinstance(whole, dict) and call.entry != "start" and not asked:
+        if not isinstance(whole, dict) and call.entry != "start" and known is None:
             whole = {}  # a turn that goes on with what its target keeps
         if isinstance(whole, Forbidden):
             return self._refuse(whole)
-        if whole and asked:
+        if whole and known is not None:
             # What was said first was not understood: that this is wanted at all is a guess.
+            whole = {**known.input, **whole}
             return self._confirm(call, _Open(whole, [*whole], detect_language(message)))
         if whole is not None:
             return replace(call, input=whole)
-        return self._read_sentence(call, message, agent, asked=asked)
+        return self._read_sentence(call, message, agent, known)
 
     def _refuse(self, reading: Forbidden) -> Outcome:
         self._sentences.inc(("forbidden",))
         return failed_by(Declined(refuse(reading.why, reading.language), data={"reason": reading.why}))
 
-    async def _read_sentence(self, call: Call, message: str, agent: str, *, asked: bool) -> Call | Outcome:
+    async def _read_sentence(self, call: Call, message: str, agent: str, known: _Open | None) -> Call | Outcome:
         """The same for what has to be read word by word: in a thread, for it takes tens of milliseconds."""
         capability, now = call.live.capability, datetime.fromtimestamp(self._env.now())  # noqa: DTZ006 - the user's day
         reading = await asyncio.to_thread(read, capability, message, now, agent=agent)
         if isinstance(reading, Forbidden):
             return self._refuse(reading)
-        if asked and (_lacks_verb(reading) if isinstance(reading, Understood) else _says_all(capability, reading)):
-            # Said as an answer, a value needs no verb: "4". It is confirmed all the same, for nobody knows yet whether
-            # this capability was meant by what was not understood before.
-            reading = Understood(reading.input, guessed=tuple(reading.input))
+        if known is not None:
+            reading = await asyncio.to_thread(self._join, capability, known, message, reading)
         if isinstance(reading, Ask) and self._propose is not None:
             try:
-                reading = await self._propose(capability, message, reading) or reading
+                proposed = await self._propose(capability, message, reading)
             except Agent3Error as error:
                 return failed_by(error)
+            if proposed is not None:
+                reading = proposed if known is None else self._join(capability, known, message, proposed)
+        language = detect_language(message) if known is None else known.language
         if isinstance(reading, Understood):
             self._sentences.inc(("understood",))
-            return self._confirm(call, _Open(reading.input, [*reading.guessed], detect_language(message)))
+            return self._confirm(call, _Open(reading.input, [*reading.guessed], language))
         self._sentences.inc(("asked",))
         if _says_all(call.live.capability, reading):
             # Nothing is open but whether this is what the verb means: "take down flights".
-            known = _Open(reading.input, [*reading.input], reading.language)
-            return _ask((ask_confirmation(call.live.capability, known.input, known.language),), known)
-        return _ask(ask_for(call.live.capability, reading), _Open(reading.input, [], reading.language))
+            sure = _Open(reading.input, [*reading.input], reading.language)
+            return _ask((ask_confirmation(call.live.capability, sure.input, sure.language),), sure)
+        guessed = [] if known is None else [*reading.input]
+        left = _Open(reading.input, guessed, reading.language, missing=[*reading.missing], left=[*reading.left])
+        return _ask(ask_for(call.live.capability, reading), left)
+
+    def _join(self, capability: Capability, known: _Open, said: str, reading: Understood | Ask) -> Understood | Ask:
+        """What an answer says together with what was understood before: the answer changes only what it says itself.
+
+        Said as an answer, a value needs no verb: "4". What comes of it is confirmed, for nobody knows yet whether this
+        was meant by what was not understood; a sentence that says all of it anew is read as the first one was.
+        """
+        given = {**known.input, **reading.input}
+        if isinstance(reading, Understood) and not _lacks_verb(reading) and given.keys() == reading.input.keys():
+            return reading
+        left, doubt = (reading.left, reading.doubt) if isinstance(reading, Ask) else ((), {})
+        if left and not reading.input and known.missing:
+            # Only one thing was open, so that a bare value means it: "Ana". Of several each is asked for.
+            left, doubt, name = (), {}, known.missing[0]
+            definition = (capability.input_schema.get("properties") or {}).get(name)
+            question = Question(name, "", definition if isinstance(definition, dict) else {})
+            value = self._value(question, said)
+            if len(known.missing) == 1 and explain_fault(question, value, known.language) is None:
+                given = {**given, name: value}
+        names = capability.input_schema.get("required")
+        required = [name for name in names if isinstance(name, str)] if isinstance(names, list) else []
+        missing = dict.fromkeys([*(name for name in required if name not in given), *doubt])
+        if missing or left:
+            return Ask(tuple(missing), left, given, doubt, known.language)
+        joined = Ask((), (), given, {}, known.language)
+        return Understood(given, guessed=tuple(given)) if _says_all(capability, joined) else joined
 
     def _confirm(self, call: Call, known: _Open) -> Call | Outcome:
         """Start it, or ask first: where it cannot be taken back, or where something was guessed that changes anything.
@@ -207,7 +245,9 @@ class Resolve(Step):
             if answer is not None and (answer.action != "accept" or _is_no(capability, question, said)):
                 raise Declined(f"{call.agent}: {decline(question, known.language)}")
             if question.id != CONFIRM and (given := _as_input(capability, said)) is not None:
-                known.input = given if question.id == AGAIN else {**known.input, **given}
+                known.input = {**known.input, **given}
+                if question.id == AGAIN and not _explains(capability, given, known.left):
+                    known.guessed = [*known.input]
                 continue
             told = (
                 None if question.id in (CONFIRM, AGAIN) else await asyncio.to_thread(self._told, call, question, said)
@@ -216,6 +256,12 @@ class Resolve(Step):
                 known.input = {**known.input, **told.input}
                 known.guessed += told.guessed
                 again.append(ask_again(question, None, known.language))
+                continue
+            judged = None if answer is None or answer.exact else _judge(question, said)
+            if judged == "refused":
+                raise Declined(f"{call.agent}: {decline(question, known.language)}")
+            if judged == "open":
+                again.append(ask_again(question, quote_it(known.language), known.language))
                 continue
             value = None if answer is None else await asyncio.to_thread(self._value, question, said)
             if answer is None or (fault := explain_fault(question, value, known.language)) is not None:
@@ -227,7 +273,7 @@ class Resolve(Step):
             elif question.id == AGAIN and self._asks_back(call, str(value)):
                 again.append(ask_again(question, None, known.language))
             elif question.id == AGAIN:
-                entered = self._read(call, str(value), asked=True)
+                entered = self._read(call, str(value), known)
                 # What is taken as it is starts here as well, and the steps behind judge it as every start.
                 return _as_start(entered) if isinstance(entered, Call) else entered
             else:
@@ -243,7 +289,8 @@ class Resolve(Step):
     def _asks_back(self, call: Call, said: str) -> bool:
         """Whether an answer is itself a question: nothing is done for it, and the matter is not dropped either."""
         form = form_of(call.live.capability)
-        return find_prohibition(said, reading=form.reading, verbs=form.verbs) == "question"
+        why = find_prohibition(said, reading=form.reading, verbs=form.verbs)
+        return why == "question" or (why in ("report", "hypothetical") and said.rstrip().endswith("?"))
 
     def _hear(self, call: Call) -> Call | Needs:
         """What is said to a question of the target. Words that drop the matter decline it and are no value of it; a
@@ -262,14 +309,8 @@ class Resolve(Step):
         }
         if len(call.questions) == 1 and words and _is_asked_back(question := call.questions[0], words[question.id]):
             language = detect_language(words[question.id])
-            spanish = language == "es"
-            fault = (
-                "es una pregunta; si es la respuesta, ponla entre comillas"
-                if spanish
-                else ("that is a question; if it is the answer, put it in quotes")
-            )
             call.live.answers = {}
-            return Needs((ask_again(question, fault, language),), state=call.state)
+            return Needs((ask_again(question, quote_it(language), language),), state=call.state)
         declined = {
             question.id: Answer("decline")
             for question in call.questions
@@ -364,6 +405,13 @@ def _is_no(capability: Capability, question: Question, said: Any) -> bool:
     return drops_request(capability, said)
 
 
+def _judge(question: Question, said: Any) -> Literal["refused", "open"] | None:
+    """Whether an answer in words is none. Options of the question, and what is quoted, are values."""
+    if question.id == CONFIRM or not isinstance(said, str) or said in choices(question.schema):
+        return None
+    return judge_answer("message" if question.id == AGAIN else question.id, question.schema or {}, said)
+
+
 def _as_input(capability: Capability, said: Any) -> dict[str, Any] | None:
     """An answer that is JSON and holds parameters by their names, whatever the question was."""
     if isinstance(said, str) and said.lstrip().startswith("{"):
@@ -380,6 +428,15 @@ def _as_input(capability: Capability, said: Any) -> dict[str, Any] | None:
     ):
         return None
     return said
+
+
+def _explains(capability: Capability, given: dict[str, Any], left: list[str]) -> bool:
+    """Whether input that answers words that were not understood is all that is needed, or says what they are."""
+    names = capability.input_schema.get("required")
+    if isinstance(names, list) and all(name in given for name in names):
+        return True
+    told = set(re.findall(r"\w+", fold(" ".join(map(str, given.values())))))
+    return all(word in told for one in left for word in re.findall(r"\w+", fold(one)))
 
 
 def _says_all(capability: Capability, asked: Ask) -> bool:

@@ -1,0 +1,161 @@
+"""An answer keeps all that was understood before, and what refuses or leaves open is no value."""
+
+from __future__ import annotations
+
+import asyncio
+from typing import Any, Literal
+
+import pytest
+
+from agent3 import LocalAgent
+from agent3.gateway import Caller, CallRequest
+from agent3.model import LOCAL, Done, Failed, Needs, Outcome
+from agent3.sentences import judge_answer
+from agent3.server.build import build
+from agent3.settings import Settings, Storage
+
+ME = Caller(LOCAL, "rest")
+NAME = {"type": "string"}
+
+
+def desk(done: list[Any]) -> LocalAgent:
+    agent = LocalAgent("desk")
+
+    @agent.capability
+    def pay(recipient: str, amount: float, currency: Literal["EUR", "USD"] = "EUR") -> str:
+        """Pay money to a person."""
+        done.append((recipient, amount, currency))
+        return "paid"
+
+    @agent.capability
+    def set_light(room: Literal["kitchen", "bedroom", "hall"], on: bool) -> str:
+        """Switch the light in a room on or off."""
+        done.append((room, on))
+        return "switched"
+
+    @agent.capability
+    def send_email(to: str, subject: str, body: str = "") -> str:
+        """Send an email to somebody.
+
+        Args:
+            to: The address of the recipient.
+            subject: The subject line.
+            body: The text of the mail.
+        """
+        done.append((to, subject, body))
+        return "sent"
+
+    return agent
+
+
+def talk(capability: str, *said: Any) -> tuple[Outcome, list[Any]]:
+    """How a call stands after a message and the answers to its questions, and what was done."""
+    done: list[Any] = []
+
+    async def story() -> Outcome:
+        async with build(Settings(storage=Storage(url="sqlite://")), [desk(done)]) as server:
+            first, *answers = said
+            outcome = await server.gateway.call(ME, CallRequest(agent="desk", capability=capability, message=first))
+            for answer in answers:
+                assert isinstance(outcome, Needs), outcome
+                assert outcome.job is not None
+                assert done == []
+                outcome = await server.gateway.reply(ME, outcome.job, answer)
+            return outcome
+
+    return asyncio.run(story()), done
+
+
+@pytest.mark.parametrize(
+    ("said", "expected"),
+    [
+        (("pay 50 dollars for Ana", "to Ana", "yes"), ("Ana", 50, "USD")),
+        (("pay 50 dollars for Ana", "Ana", "yes"), ("Ana", 50, "USD")),
+        (("pay 50 dollars for Ana", "recipient: Ana", "yes"), ("Ana", 50, "USD")),
+        (("pay 50 dollars for Ana", {"recipient": "Ana"}), ("Ana", 50, "USD")),
+        (("pay 50 dollars for Ana", '{"recipient": "Ana"}'), ("Ana", 50, "USD")),
+        (("pay 50 dollars for Ana", {"recipient": "Ana", "amount": 40}), ("Ana", 40, "USD")),
+        (("pay 50 dollars for Ana", "who?", "I don't know yet", "to Ana", "yes"), ("Ana", 50, "USD")),
+        (("pay 50 dollars for Ana twice", {"recipient": "Ana"}, "yes"), ("Ana", 50, "USD")),
+        (("pay 50 dollars for Ana", "pay 50 dollars to Ana"), ("Ana", 50, "USD")),
+        (("paga 50 dólares por Ana", "a Ana", "50", "sí"), ("Ana", 50, "USD")),
+        (("paga 50 dólares por Ana", "no lo sé", "Ana", {"recipient": "Ana", "amount": 50}, "sí"), ("Ana", 50, "USD")),
+        (("paga 50 dólares", "Ana"), ("Ana", 50, "USD")),
+    ],
+)
+def test_an_answer_keeps_what_was_understood(said: tuple[Any, ...], expected: Any) -> None:
+    outcome, done = talk("pay", *said)
+    assert isinstance(outcome, Done), outcome
+    assert done == [expected]
+
+
+@pytest.mark.parametrize(
+    "said",
+    [
+        ("turn off the light in the bathroom", "the hall", "yes"),
+        ("turn off the light in the bathroom", {"room": "hall"}, "yes"),
+        ("apaga la luz del baño", "hall", "sí"),
+    ],
+)
+def test_what_was_to_be_switched_off_is_never_switched_on(said: tuple[Any, ...]) -> None:
+    outcome, done = talk("set_light", *said)
+    assert isinstance(outcome, Done), outcome
+    assert done == [("hall", False)]
+
+
+def test_the_subject_of_a_mail_is_not_asked_for_again() -> None:
+    outcome, done = talk("send_email", "send an email to ana@example.com about lunch", {"to": "ana@example.com"})
+    assert isinstance(outcome, Done), outcome
+    assert done == [("ana@example.com", "lunch", "")]
+
+
+REFUSED = (
+    "no", "nope", "no, thanks", "no one", "nobody", "none of them", "never mind", "ninguno", "a nadie", "no, gracias",
+)  # fmt: skip
+OPEN = (
+    "not yet", "not Ana", "hold on", "wait", "let me think", "I am not sure", "idk", "help", "the same as last time",
+    "Ana, but only if she asks", "not now", "later", "you decide", "yes", "who?", "no lo sé", "todavía no", "espera",
+    "déjame pensar", "lo mismo de siempre", "quizás", "a Ana, si quiere", "vale",
+)  # fmt: skip
+
+
+@pytest.mark.parametrize("first", ["pay 50 dollars", "paga 50 dólares"])
+@pytest.mark.parametrize("answer", REFUSED)
+def test_a_refusal_ends_the_call(first: str, answer: str) -> None:
+    outcome, done = talk("pay", first, answer)
+    assert isinstance(outcome, Failed)
+    assert (outcome.code, done) == ("declined", [])
+
+
+@pytest.mark.parametrize("answer", OPEN)
+def test_what_leaves_open_is_asked_again_and_nothing_is_lost(answer: str) -> None:
+    outcome, done = talk("pay", "pay 50 dollars", answer, "Ana")
+    assert isinstance(outcome, Done), outcome
+    assert done == [("Ana", 50, "USD")]
+
+
+@pytest.mark.parametrize(("answer", "taken"), [({"recipient": "no"}, "no"), ('{"recipient": "wait"}', "wait")])
+def test_input_given_by_its_name_is_taken_as_it_is(answer: Any, taken: str) -> None:
+    _, done = talk("pay", "pay 50 dollars", answer)
+    assert done == [(taken, 50, "USD")]
+
+
+@pytest.mark.parametrize(
+    "name",
+    ["Ana López", "my sister", "Noa", "Noel", "Nadia", "Maybelline", "la abuela", "Help Desk Ltd", "Luego SL",
+     "Same Day Couriers", "Momento", '"Not yet"', "«Nadie»"],
+)  # fmt: skip
+def test_a_name_is_a_value_whatever_it_begins_with(name: str) -> None:
+    assert judge_answer("recipient", NAME, name) is None
+
+
+@pytest.mark.parametrize(
+    ("text", "judged"),
+    [
+        ("Don't forget the milk", None), ("nobody came", None), ("no more bread", None), ("Can we meet?", None),
+        ("I'm not sure we can come", None), ("espera en la puerta", None), ("yes", None), ("no", "refused"),
+        ("nada", "refused"), ("wait", "open"), ("no lo sé", "open"),
+    ],
+)  # fmt: skip
+def test_a_text_may_say_what_it_likes_but_a_bare_refusal(text: str, judged: str | None) -> None:
+    assert judge_answer("body", NAME, text) == judged
