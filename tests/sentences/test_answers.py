@@ -9,8 +9,8 @@ import pytest
 
 from agent3 import LocalAgent
 from agent3.gateway import Caller, CallRequest
-from agent3.model import LOCAL, Done, Failed, Needs, Outcome
-from agent3.sentences import judge_answer
+from agent3.model import LOCAL, Capability, Done, Failed, Needs, Outcome
+from agent3.sentences import FREE_TEXT, Forbidden, free_text, judge_answer
 from agent3.server.build import build
 from agent3.settings import Settings, Storage
 
@@ -143,7 +143,7 @@ def test_input_given_by_its_name_is_taken_as_it_is(answer: Any, taken: str) -> N
 @pytest.mark.parametrize(
     "name",
     ["Ana López", "my sister", "Noa", "Noel", "Nadia", "Maybelline", "la abuela", "Help Desk Ltd", "Luego SL",
-     "Same Day Couriers", "Momento", '"Not yet"', "«Nadie»"],
+     "Same Day Couriers", '"Not yet"', "«Nadie»"],
 )  # fmt: skip
 def test_a_name_is_a_value_whatever_it_begins_with(name: str) -> None:
     assert judge_answer("recipient", NAME, name) is None
@@ -159,3 +159,58 @@ def test_a_name_is_a_value_whatever_it_begins_with(name: str) -> None:
 )  # fmt: skip
 def test_a_text_may_say_what_it_likes_but_a_bare_refusal(text: str, judged: str | None) -> None:
     assert judge_answer("body", NAME, text) == judged
+
+
+MESSAGE = {"type": "object", "properties": {"message": NAME}, "required": ["message"]}
+ORDER = Capability(name="order_coffee", description="Order coffee in plain words.", input_schema=MESSAGE)
+EDIT = Capability(name="edit_slides", description="Edit the slides.", input_schema=MESSAGE)
+CHAT = Capability(name="chat", description="Talk about anything.", input_schema=MESSAGE)
+ECHO = Capability(name="say", description="Say the message back.", input_schema=MESSAGE)
+SKILL = Capability(name="order", description="Order coffee.", input_schema={})
+MARKED = Capability(name="order", description="Order coffee.", input_schema={**MESSAGE, FREE_TEXT: "message"})
+NO_ORDER = (
+    # forbids, avoids, declines
+    "skip the large coffee", "I'll pass on the coffee", "leave out the coffee", "I refuse to order a coffee",
+    "we can do without a coffee", "steer clear of the coffee", "the doctor forbade drinking coffee",
+    "it would be a bad idea to order a coffee", "a large coffee is the last thing I want", "remove the coffee",
+    "nada de café", "quita el café grande", "paso de tomar café", "prescinde de un café",
+    "renuncio a un café", "el jefe prohibió pedir café", "sería mala idea pedir un café",
+    "un café es lo último que quiero",
+    # postpones, doubts
+    "maybe a large coffee", "a coffee later maybe, I'm not sure", "perhaps a coffee some day", "coffee? another day",
+    "quizás un café", "mejor otro día", "a lo mejor un café", "un café, no lo sé", "otro día un café",
+    # asks how, pretends, tells what others want
+    "explain how to order a coffee", "tell me how to order a coffee", "teach me to order a coffee",
+    "pretend to order a large coffee", "I was thinking of a coffee", "my sister wants a large coffee",
+    "Ana would like a coffee", "a large coffee sounds disgusting", "explícame cómo pedir un café",
+    "enséñame a pedir un café", "finge que pides un café", "mi hermana quiere un café", "Juan quiere un café grande",
+)  # fmt: skip
+AN_ORDER = (
+    "a large coffee", "I want a large coffee", "could I have a coffee, please", "a coffee, skip the sugar",
+    "my sister wants a coffee, order one please", "order a coffee for my sister", "maybe you could order a coffee",
+    "could you maybe order a coffee", "I'll have a coffee", "get me a coffee as usual", "quiero un café sin azúcar",
+    "un café, quita el azúcar", "pide un café para mi hermana", "me apetece un café grande", "ponme un café",
+)  # fmt: skip
+
+
+@pytest.mark.parametrize("message", NO_ORDER)
+def test_what_orders_nothing_is_not_passed_on_as_an_order(message: str) -> None:
+    assert isinstance(free_text(ORDER, message), Forbidden)
+
+
+@pytest.mark.parametrize("message", AN_ORDER)
+def test_an_order_is_passed_on_whole(message: str) -> None:
+    assert free_text(ORDER, message) == {"message": message}
+
+
+@pytest.mark.parametrize(
+    "message", ["my sister wants a large coffee", "maybe a coffee", "skip the coffee", "quizás un café"]
+)
+@pytest.mark.parametrize("capability", [CHAT, ECHO, SKILL, MARKED], ids=["chat", "echo", "skill", "marked"])
+def test_one_that_only_talks_is_told_everything(capability: Capability, message: str) -> None:
+    assert free_text(capability, message) == ({"message": message} if capability.input_schema else {})
+
+
+@pytest.mark.parametrize("message", ["skip the intro", "remove the second slide", "quita la última"])
+def test_to_take_something_away_is_a_request_where_things_are_edited(message: str) -> None:
+    assert free_text(EDIT, message) == {"message": message}

@@ -23,6 +23,7 @@ from agent3.sentences.prohibitions import (
     hesitates,
     is_withdrawal,
     leaves_open,
+    leaves_out,
     only_forbids,
     refuses,
     takes_back,
@@ -54,6 +55,8 @@ _KEEPING = _RECORDING | frozenset(
     "reminder draft rule".split()
 )
 """Words in a name whose object is a text that others read, or that is kept: it may say anything."""
+_GETTING = frozenset("order buy book rent pay create ship deliver hire send donate subscribe prepare cook".split())
+"""Verbs by which somebody gets something, so that to skip it is not to have it; elsewhere "skip" may be a request."""
 _TALKING = _SAYING | frozenset("chat talk ask answer reply respond converse discuss assist help complete".split())
 """Verbs of capabilities that do nothing but talk: what to do about a "don't" is theirs to say."""
 
@@ -215,10 +218,15 @@ def _why_not(capability: Capability, form: Form, message: str) -> Why | None:
     talks = not capability.input_schema or FREE_TEXT in capability.input_schema
     if not talks and acts:
         why = find_prohibition(message)
+        keeps = _KEEPING.intersection(split_name(capability.name))
+        if why in (None, "forbids") and not keeps and leaves_open(message):
+            return "open"
         if why == "forbids" and not forbids_all(message) and not _speaks_of(form, _after_first_clause(message)):
             return None
         if why is None and not form.undoes and takes_back(message):
             return "withdrawn"
+        if why is None and form.verbs & _GETTING and not _begins_with_verb(form, message) and leaves_out(message):
+            return "forbids"
         records = _RECORDING.intersection(split_name(capability.name))
         return "report" if why is None and not records and tells_something(message) else why
     if only_forbids(message) and not says:
@@ -237,6 +245,11 @@ def _find_nature(form: Form, name: str, opening: str, consequential: bool) -> tu
     told = [fold(word) for word in opening.split()[:1]]
     doing = [word for word in words if is_action(word)] or [word for word in told if is_action(word)]
     return says, consequential or any(not meanings(word) & _TALKING for word in doing)
+
+
+def _begins_with_verb(form: Form, message: str) -> bool:
+    said = re.findall(r"\w+", fold(message[:_SHORT]))
+    return bool(said) and bool(meanings(said[0]) & form.verbs)
 
 
 def _after_first_clause(message: str) -> str:

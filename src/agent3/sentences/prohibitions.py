@@ -22,6 +22,7 @@ __all__ = [
     "hesitates",
     "is_withdrawal",
     "leaves_open",
+    "leaves_out",
     "only_forbids",
     "refuses",
     "takes_back",
@@ -149,6 +150,31 @@ _EXCLUDES = re.compile(
     r"|(?<!al )(?<!lo )(?<!mas o )\bmenos (?:el|la|los|las|al|a|mi|mis|este|esta|ese|esa)\b"
     r"|\b(?:salvo|excepto|exceptuando|excluyendo|quitando|a excepcion de|aparte de|con la excepcion de)\b"
 )
+_DECLINES = re.compile(
+    r"\b(?:forbade|forbids|prohibits|prohib(?:io|e|en|ieron|imos))\b"
+    r"|\bthe last thing (?:\w+ ){1,2}(?:want|need|wants|needs)\b"
+    r"|\blo ultimo que (?:me |nos )?(?:quier|quer|neces|apete)\w+"
+    r"|\b(?:is|be|was|it's|that's|seria|es|parece)\b[^.;,!?]{0,20}"
+    r"\b(?:(?:bad|terrible|poor|stupid|silly|awful|dumb)"
+    r" (?:idea|move|choice|plan)|mistake to|unwise to|mala idea|un error)\b"
+    r"|^\W*(?:(?:i|we)(?:'ll|'d| will| would| can| could| have| had)? )?(?:rather )?(?:refuse|decline|do without"
+    r"|gave up"
+    r"|give up|swore off|pass on)\b(?= (?!to \w+$))|\b(?:steer|stay|keep) (?:clear of|away from)\b"
+    r"|\b(?:prescind\w+ de|renunci\w+ a|me niego a|nos negamos a)\b"
+)
+"""Other ways to say no to something: a ban, a refusal, and a word on how unwise it would be."""
+_ASKS_HOW = re.compile(
+    r"^\W*(?:(?:please|can you|could you|por favor|puedes|podrias|i|we|would like to|want to|need to|quiero"
+    r"|queremos)\W+)*"
+    r"(?:(?:explain|describe|clarify|(?:tell|show|teach) (?:me|us)|know|learn|explica(?:me|nos|r)?|dime|dinos|cuentame"
+    r"|muestrame|saber|aprender)\W+(?:(?:me|us|to me|in detail|again)\W+)?(?:how|como)\b(?! (?:much|many|long|often))"
+    r"|(?:teach (?:me|us) to|learn to|ensen[ae](?:me|nos) (?:a|como)|aprender a)\b)"
+    r"|^\W*(?:just )?(?:thinking (?:of|about)|pensando en)\b"
+)
+_PRETENDS = re.compile(
+    r"^\W*(?:(?:please|let'?s|por favor|vamos a)\W+)*(?:pretend|make believe|act as|fing\w*"
+    r"|haz(?: como)? que)\b"
+)
 _MEANT = re.compile(r"\b(?:an?|the|el|la|l[oa]s?|una?) (?:\w+ )?(?:that|which|que)\W*$")
 _POLITE = r"^\W*(?:(?:please|hey|hi|hello|ok|okay|so|and|now|por favor|oye|hola|y|bueno)\W+)*"
 _REQUEST = re.compile(
@@ -208,7 +234,12 @@ _REFUSES = re.compile(
     r"\b(?:no|nope|nah|not|none|nobody|nothing|neither|never|nadie|nada|nunca|jamas|tampoco|ningun[oa]?)\b"
 )
 _HEDGE = (
-    r"(?:maybe|perhaps|possibly|presumably|quizas?|tal vez|a lo mejor|puede(?: ser)? que|posiblemente|probablemente)"
+    r"(?:maybe|perhaps|possibly|presumably|quizas?|tal vez|a lo mejor|puede(?: ser)? que|posiblemente"
+    r"|probablemente)"
+)
+_KNOW = (
+    r"(?:know|remember|recall|care|mind|have (?:it|one|an idea)|say|tell|decide|se|sabria|recuerdo|acuerdo"
+    r"|(?:ni )?idea)"
 )
 _SETTLED = r"(?:sure|certain|decided|clear|segur[oa]|decidid[oa]|clar[oa])"
 _THINKING = r"(?:think|check|see|ask|look|decide|pensar\w*|ver\w*|mirar\w*|decidir\w*|piense|vea|mire)"
@@ -226,20 +257,21 @@ _HESITATION = re.compile(
             r"(?:i'm |i am )?unsure",
             r"(?:i(?:'m| am)|we(?:'re| are))? ?still (?:think|decid|check|look)ing(?: \w+){0,2}",
             rf"(?:i|we) (?:have|had)(?: not|n't) (?:yet )?{_SETTLED}(?: \w+){{0,2}}",
-            r"(?:i|we) (?:do not|don'?t|can'?t|cannot|couldn'?t)(?: (?:really|quite|yet))? (?:know|remember|recall|care"
-            r"|mind|have (?:it|one|an idea)|say|tell|decide)(?: (?:yet|it|that|now|him|her|them))?",
-            r"(?:(?:yo|todavia|aun|pues) )*no (?:(?:lo|la|me|estoy|tengo) ?)*(?:se|sabria|recuerdo|acuerdo|(?:ni )?idea"
-            rf"|{_SETTLED})(?: \w+){{0,3}}|(?:todavia|aun) no|ahora no|no ahora|no tengo ni idea",
+            rf"(?:i|we) (?:do not|don'?t|can'?t|cannot|couldn'?t)(?: (?:really|quite|yet))? {_KNOW}(?: \w+)?",
+            rf"(?:(?:yo|todavia|aun|pues) )*no (?:(?:lo|la|me|estoy|tengo) ?)*(?:{_KNOW}|{_SETTLED})(?: \w+){{0,3}}",
+            r"(?:todavia|aun) no|ahora no|no ahora",
             # To be settled later
             rf"(?:i|we)(?:'ll| will| have to| need to| must) (?:{_THINKING}|tell you|let you know)(?: \w+){{0,4}}",
             rf"(?:let (?:me|us)|dejame(?: que)?) {_THINKING}(?: \w+){{0,5}}",
             r"(?:(?:me )?lo )?(?:pensare|estoy pensando)(?:lo)?",
-            rf"(?:hold on|hang on|wait|(?:give|gimme|dame) ?(?:me)?|esper[ae](?:te)?|aguanta)(?: {_MOMENT})?|(?=\w+ ){_MOMENT}",
-            r"(?:ask (?:me )?)?later|(?:some other|another) (?:day|time)|(?:mejor )?(?:otro dia|luego|mas tarde|despues"
-            r"|en otro momento|otra vez)|ya (?:vere|te dire|lo vere)",
+            rf"(?:hold on|hang on|wait|(?:give|gimme|dame) ?(?:me)?|esper[ae](?:te)?|aguanta)(?: {_MOMENT})?",
+            rf"(?=\w+ ){_MOMENT}",
+            r"(?:ask (?:me )?)?later|(?:some other|another) (?:day|time)|ya (?:vere|te dire|lo vere)",
+            r"(?:mejor )?(?:otro dia|luego|mas tarde|despues|en otro momento|otra vez)",
             # Left to another
-            r"it depends|depende|whatever|whoever|(?:me )?da igual|lo que (?:quieras|sea)|(?:you|u) (?:choose|decide"
-            r"|pick)|(?:it'?s )?up to you|elige tu|tu (?:eliges|decides)",
+            r"it depends|depende|whatever|whoever|(?:me )?da igual|lo que (?:quieras|sea)",
+            r"elige tu|tu (?:eliges|decides)",
+            r"(?:you|u) (?:choose|decide|pick)|(?:it'?s )?up to you",
             rf"(?:the )?(?:same|usual)(?: \w+)?(?: as)?(?: {_AS_BEFORE})?|as (?:always|usual|before)",
             rf"(?:lo|el|la|los) mism[oa]s?(?: (?:de|que))?(?: {_AS_BEFORE})?|(?:lo |como )?(?:de )?siempre",
             r"(?:i need )?(?:some )?help(?: me)?|options|ayuda(?:me)?|socorro",
@@ -253,7 +285,10 @@ _AGREEING = re.compile(
     r"|adelante|hazlo|bueno)\b\W*)+"
 )
 """A yes, to a question that none answers."""
-_HEDGED = re.compile(rf"^\W*(?:\w+\W+){{0,2}}?{_HEDGE}\b|\b{_HEDGE}\W*$")
+_HEDGED = re.compile(
+    rf"^\W*(?:\w+\W+){{0,2}}?{_HEDGE}\b|\b(?:{_HEDGE}|some day|algun dia)\W*$"
+    r"|^\W*(?:(?:another|some other) (?:day|time)|(?:mejor )?otro dia)\b"
+)
 _PAST = re.compile(
     r"^\W*(?:(?:[Yy]a|[Aa]yer|[Aa]noche|[Hh]oy|[Aa]ntes|[Rr]eci[eé]n|[Ee]l otro día|[Ee]sta (?:mañana|tarde)),? )*"
     r"(?:(?P<who>yo|ella|él|ellos|[A-ZÁÉÍÓÚ]\w+) )?(?:(?:me|te|se|le|les|lo|la|los|las|nos) )*"
@@ -264,7 +299,9 @@ _PAST = re.compile(
 
 
 _DROPS = re.compile(
-    _POLITE + r"(?:(?:never ?mind|forget|enough(?: of| with)|no more|basta(?: ya)? de|no mas|olvid[ae]\w*|dejate de"
+    _POLITE
+    + r"(?:(?:never ?mind|forget|enough(?: of| with)|no more|basta(?: ya)? de|no mas|nada de|pas(?:o|amos) de|hard pass"
+    r"|(?:i|we)(?:'ll|'d| will| would)? (?:rather )?(?:skip|pass)|olvid[ae]\w*|dejate de"
     r"|remember that|note that|keep in mind|recuerda que|ten en cuenta|ten presente)\b(?!-)|enough(?: \w+)?\W*$)"
 )
 _WANTS = re.compile(
@@ -274,6 +311,21 @@ _WANTS = re.compile(
     r"|danos|traeme|mandame|deseo|se me antoja|tomare|voy a (?:tomar|pedir|querer))\b"
 )
 """Words that make a request of whatever they stand in."""
+_OTHERS_WISH = re.compile(
+    r"^\W*(?:(?:my|our|his|her|their|your|the|mis?|nuestr[oa]s?|sus?|tus?|el|la|los|las) (?:\w+ ){1,3}|(?!(?:i|we|you"
+    r"|yo|also|just|please|who|whoever)\b)\w+ )(?:wants?|needs?|would (?:like|love)|wishes|craves|is craving|quieren?"
+    r"|desean?"
+    r"|necesitan?|prefieren?|le apetece)\b"
+)
+"""What somebody else wants, which is not said to be an order."""
+_LEAVES_OUT = re.compile(
+    _POLITE
+    + _WISHING
+    + r"(?:skip|omit|avoid|drop|remove|ditch|scrap|exclude|leave (?:out|off)|take (?:off|out|away)|hold|pass on|strike"
+    r"|quit[ae]\w*"
+    r"|omit[ae]\w*|descart[ae]\w*|suprim[ae]\w*|salta(?:te)?|retir[ae]\w*|elimin[ae]\w*|borr[ae]\w*|evit[ae]\w*)\b"
+)
+"""Verbs by which something is not to be had."""
 _TELLING_VERBS = frozenset("like love hate prefer remember think".split())
 _GIVING = frozenset("give bring let".split())
 _FIRST_WORD = re.compile(r"\W*(?:(?:please|now|just|so|ok|por favor|ahora|pues)\W+)*(\w+)")
@@ -283,7 +335,7 @@ _ESTA = r"(?<!para )(?<!de )(?<!en )(?<!\ba )(?<!por )esta(?! (?:noche|tarde|sem
 """How something is, and not this night."""
 _TELLS = re.compile(
     r"\b(?:is|are|was|were|isn't|aren't|wasn't|(?<=\bi )am|been|has|had|hates?|hated|loves?|loved|likes?|liked|prefers?"
-    r"|dislikes?|enjoys?|enjoyed|remembers?|thinks?|believes?|seems?|tastes?|tasted|looks?|came|arrived|ate|costs?|ordered|bought"
+    r"|dislikes?|enjoys?|enjoyed|remembers?|thinks?|believes?|seems?|tastes?|tasted|sounds?|smells?|looks?|came|arrived|ate|costs?|ordered|bought"
     rf"|{_SON}|{_ESTA}"
     r"|es|era|eran|fue|fueron|estan|estaba|estaban|estuvo|odio|odia|odiamos|detesto|adoro|amo|prefiero|creo"
     r"|pienso|recuerdo|soy|estoy|parece|sabe|costo|cuesta|llego|gusta|gustan|encanta|encantan|sienta|sientan|duele"
@@ -342,6 +394,12 @@ def find_prohibition(text: str, *, reading: bool = False, verbs: frozenset[str] 
         return "forbids"
     if reading:
         return None
+    if (found := _DECLINES.search(said)) and not _names_verb(found[0], verbs):
+        return "forbids"
+    if _PRETENDS.search(said):
+        return "hypothetical"
+    if (found := _ASKS_HOW.search(said)) and not _names_verb(found[0], verbs):
+        return "report"
     if _EXCLUDES.search(said):
         return "excludes"
     if _REPORT.search(said) or _STATE.search(said) or _tells_past(asked[: len(said)]):
@@ -349,6 +407,11 @@ def find_prohibition(text: str, *, reading: bool = False, verbs: frozenset[str] 
     if not _REQUEST.search(said) and (_QUESTION.search(said) or (_MARKED.search(said) and not _TAG.search(said))):
         return "question"
     return None
+
+
+def _names_verb(said: str, verbs: frozenset[str]) -> bool:
+    """Whether words name what a capability does: "I decline the invitation" asks one that declines."""
+    return any(meanings(word) & verbs for word in re.findall(r"\w+", said))
 
 
 def _tells_past(asked: str) -> bool:
@@ -381,13 +444,13 @@ def hesitates(text: str, *, agrees: bool = False) -> bool:
 def leaves_open(text: str) -> bool:
     """Whether a message wishes for something only perhaps: "maybe a coffee", "a coffee, I'm not sure"."""
     said = _prepare(text)
-    clauses = [clause for clause in re.split(r"[,;.:!]+", said) if clause.strip() and not _COURTESY.fullmatch(clause)]
+    clauses = [clause for clause in re.split(r"[,;.:!?]+", said) if clause.strip() and not _COURTESY.fullmatch(clause)]
     if any(map(_HESITATION.fullmatch, clauses)):
         return True
     return (
         bool(clauses)
         and bool(_HEDGED.search(clauses[0]) or _HEDGED.search(clauses[-1]))
-        and not _REQUEST.search(re.sub(rf"\b{_HEDGE}\b", " ", clauses[0]))
+        and not (_REQUEST.search(begun := re.sub(rf"^\W*{_HEDGE}\W*", "", clauses[0])) or begun.startswith("you c"))
     )
 
 
@@ -413,7 +476,8 @@ def forbids_all(text: str) -> bool:
     split = _CLAUSE.split(_prepare(text))
     clauses = [clause for clause in split if clause.strip() and not _COURTESY.fullmatch(clause)]
     return any(
-        _FORBIDS.search(clause) and (number == 0 or _BARE_REFUSAL.fullmatch(clause) is not None)
+        _DECLINES.search(clause)
+        or (_FORBIDS.search(clause) and (number == 0 or _BARE_REFUSAL.fullmatch(clause) is not None))
         for number, clause in enumerate(clauses)
     )
 
@@ -446,7 +510,7 @@ def tells_something(text: str) -> bool:
     for sentence in re.split(r"[.;:!?]+", said):
         told = False
         for part in re.split(r",|\s[-\u2013\u2014]\s", sentence):
-            if _DROPS.search(part):
+            if _DROPS.search(part) or _OTHERS_WISH.search(part):
                 told = True
             elif _WANTS.search(part):
                 return False
@@ -478,6 +542,11 @@ def _is_counterfactual(said: str) -> bool:
 def _asks(clause: str) -> bool:
     first = _FIRST_WORD.match(clause)
     return first is not None and (first[1] in _GIVING or is_action(first[1])) and first[1] not in _TELLING_VERBS
+
+
+def leaves_out(text: str) -> bool:
+    """Whether a text asks for something not to be had: "skip the pizza", "quita la pizza"."""
+    return bool(_LEAVES_OUT.search(_prepare(text)))
 
 
 def takes_back(text: str) -> bool:
