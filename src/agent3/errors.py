@@ -165,7 +165,7 @@ class ValidationError(RequestError):
     """The input does not match the schema; ``errors`` lists each error with path, expected, got and a suggestion."""
 
     code = "invalid_input"
-    next_step = "Correct the input and call again. agent3_select shows the schema and examples."
+    next_step = "Correct the input and call again. For a call, agent3_select shows the schema and examples."
     http_status = 422
     rpc_code = -32602
 

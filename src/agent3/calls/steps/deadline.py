@@ -94,8 +94,9 @@ class Timeouts:
 
 def timed_out(call: Call, seconds: float) -> CallTimeout:
     """What a caller is told of a target that took too long."""
+    waited = max(seconds, 0.001)
     return CallTimeout(
-        f"{call.agent}/{call.capability} did not answer within {seconds:g} s. Increase timeout or try later."
+        f"{call.agent}/{call.capability} did not answer within {waited:g} s. Increase timeout or try later."
     )
 
 
