@@ -481,6 +481,15 @@ def test_each_consequence_is_asked_about(run: Any, page: str, sentence: str, tol
     assert asked == told
 
 
+def test_what_could_not_be_opened_is_not_told_as_done(run: Any, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(acting, "_ACT_MS", 500.0)
+    page = """<div style="position:relative"><button>New folder</button>
+<i style="position:absolute;inset:0;background:red"></i></div>"""
+    done, _ = run(page, "create a folder called Taxes")
+    assert (done.complete, done.done) == (False, [])
+    assert "Nothing was done" in (done.question or "")
+
+
 def test_a_form_whose_answer_takes_long_is_sent_once(run: Any) -> None:
     over = threading.Event()
 

@@ -489,10 +489,13 @@ class _Operator:
         if self.begun is not None or not (acts := find_beginning(view, clause)):
             return False
         self.tell_first(acts, clause)
-        for act in acts:
-            with suppress(playwright().Error):
+        try:
+            for act in acts:
                 await (await self._find_again(view, act.control)).click(timeout=_ACT_MS)
                 await self.settle()
+        except playwright().Error as error:
+            if _LEAVING not in error.message:
+                return False  # it was not pressed, and is not told as done
         self.begun = view, acts[-1].control
         return True
 
