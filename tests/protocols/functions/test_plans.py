@@ -127,6 +127,12 @@ def test_a_wrong_plan_is_refused_before_anything_runs(steps: list[dict[str, Any]
         parse_plan(steps)
 
 
+@pytest.mark.parametrize("step", [[], [[]], [["id", "a"]], "ab", 7, None])
+def test_a_step_that_is_no_object_is_refused(step: Any) -> None:
+    with pytest.raises(ValidationError, match="Step 2 of the plan must be an object"):
+        parse_plan([{"id": "a", "tool": "t"}, step])
+
+
 def test_results_do_not_grow_without_a_bound_from_step_to_step() -> None:
     steps = [{"id": "s0", "tool": "t", "input": {"a": "x" * 1_000}}]
     steps += [{"id": f"s{at}", "tool": "t", "input": {"a": f"${{s{at - 1}.a}}" * 10}} for at in range(1, 9)]

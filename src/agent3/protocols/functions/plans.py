@@ -109,6 +109,9 @@ def parse_plan(steps: Sequence[Mapping[str, Any]]) -> tuple[PlanStep, ...]:
     """The steps of a plan, checked: names unique, references known, nothing waiting for itself."""
     if not 0 < len(steps) <= _MOST:
         raise ValidationError(f"A plan must have 1 to {_MOST} steps, got {len(steps)}.")
+    for number, given in enumerate(steps, 1):
+        if not isinstance(given, Mapping):  # pairs in a list would pass for one
+            raise ValidationError(f"Step {number} of the plan must be an object, not {type(given).__name__}.")
     try:
         plan = tuple(msgspec.convert(dict(step), PlanStep) for step in steps)
     except msgspec.ValidationError as error:
