@@ -30,7 +30,7 @@ SOURCES = {
     "COLT": "quchangle1/COLT",
 }
 HELD_OUT = ("ACEBench", "azure-mcp", "UltraTool", "ToolLens")
-"""Not for tuning: no weight may be chosen by these."""
+"""Not for tuning: no weight may be chosen by these. UltraTool alone was never looked at."""
 _MOST = 1_500
 """Questions of one set: more only take longer."""
 
