@@ -55,6 +55,9 @@ class Server(Struct, frozen=True, forbid_unknown_fields=True):
     """The address to listen on. Anything but loopback needs at least one client."""
     port: int = 8333
     """The port to listen on; 0 takes a free one."""
+    health_port: int | None = None
+    """A further port for ``/healthz``, ``/readyz`` and ``/metrics`` alone, without TLS: a thread of its own answers
+    there, however much there is to do and however many wait to be accepted. 0 takes a free one."""
     grpc_port: int | None = None
     """The port for A2A over gRPC, which needs the extra ``grpc``; 0 takes a free one."""
     tls_certificate: str = ""

@@ -15,7 +15,7 @@ from typing import Any
 
 import pytest
 
-from agent3.cli.doctor import Check, examine
+from agent3.cli.doctor import Check, check_settings, examine
 from agent3.cli.main import main
 from agent3.client.announcement import announce
 from agent3.client.plain_http import request
@@ -297,3 +297,23 @@ def test_config_check_says_whether_the_settings_are_right(
     assert (code, "calls.timeout is -5" in told) == (2, True)
     code, told = check('[server]\nhost = "0.0.0.0"\n')
     assert (code, "fail: " in told) == (2, True)
+
+
+@pytest.mark.parametrize(
+    "settings",
+    [
+        Settings(server=Server(port=0, card_key="env:NOWHERE_TO_BE_FOUND")),
+        Settings(server=Server(port=0, host="192.0.2.1"), clients=(Client("a", key="env:NOWHERE_TO_BE_FOUND"),)),
+        Settings(storage=Storage(artifacts="s3://bucket/prefix")),
+    ],
+    ids=["the key of cards", "the key of a client", "the store of large results"],
+)
+def test_settings_with_which_a_gateway_does_not_start_are_not_called_right(
+    settings: Settings, data: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.delenv("AWS_ACCESS_KEY_ID", raising=False)
+    assert not (data / "agent3.db.seal").exists()  # to look makes no master key
+    found = check_settings(settings)
+    assert found["state"] == "fail"
+    assert found["detail"]
+    assert found["remedy"]

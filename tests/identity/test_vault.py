@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
+import asyncio
 import base64
 import os
 import sqlite3
 import stat
+from collections.abc import Awaitable, Callable
 from functools import partial
 from pathlib import Path
 from typing import Any
@@ -31,6 +33,7 @@ from agent3.settings import Calls, Settings, Storage
 from agent3.storage import Blobs, Transaction, open_database
 from agent3.storage.at_rest import Private, encrypt_blobs, encrypt_database
 from agent3.storage.audit import ACTOR
+from agent3.storage.backup import back_up, restore
 
 pytestmark = pytest.mark.anyio
 
@@ -131,7 +134,7 @@ async def test_a_rotation_moves_everything_and_running_gateways_follow(tmp_path:
         moved = await rewrap_all(database, keys, REAL)
         assert (moved.done, moved.already, moved.others) == (2, 1, 0)
         assert (await rewrap_all(database, keys, REAL)).done == 0
-        rotating.drop_old()
+        rotating.drop_former()
         assert await running.keys() == await rotating.keys() == keys[:1]
         assert (await vault.get("vault:one")).reveal() == (await vault.get("vault:two")).reveal() == VALUE
         assert (await OwnKeys(database, running, REAL).key("cards")).pem == own.pem
@@ -454,13 +457,41 @@ def test_the_command_line_takes_a_value_from_standard_input_only(
     shown = capsys.readouterr()
     assert VALUE not in shown.out + shown.err
     assert '"name": "pizza"' in shown.out
-    assert '"oldRemoved": true' in shown.out
+    assert '"formerKeys": 1' in shown.out
     monkeypatch.setattr("sys.stdin", io.StringIO(""))
     with pytest.raises(SetupError, match="No value"):
         set_("pizza", options=options)
     with pytest.raises(SetupError, match="on the command line") as refused:
         set_("pizza", VALUE, options=options)
     assert VALUE not in str(refused.value)
+
+
+def test_a_backup_from_before_a_rotation_opens_until_the_former_keys_are_dropped(tmp_path: Path) -> None:
+    from agent3.cli.vault import rotate
+    from agent3.terminal.options import DatabaseOptions
+
+    file, archive = tmp_path / "v.db", tmp_path / "v.tar"
+    options = DatabaseOptions(db=f"sqlite:///{file}", json=True)
+
+    async def with_vault(work: Callable[[Any], Awaitable[Any]]) -> Any:
+        database, vault, _ = await _vault(tmp_path)
+        try:
+            return await work(vault)
+        finally:
+            await database.aclose()
+
+    asyncio.run(with_vault(lambda vault: vault.set("one", VALUE)))
+    back_up(file, None, archive)
+    rotate(options=options)
+    restore(archive, file, None)
+    assert asyncio.run(with_vault(lambda vault: vault.get("vault:one"))).reveal() == VALUE
+    rotate(drop_former=True, options=options)  # moves what was restored, then forgets the key that it was under
+    assert asyncio.run(with_vault(lambda vault: vault.get("vault:one"))).reveal() == VALUE
+    restore(archive, file, None)
+    with pytest.raises(SetupError, match="cannot be opened"):
+        asyncio.run(with_vault(lambda vault: vault.get("vault:one")))
+    with pytest.raises(SetupError, match="no former master keys"):
+        rotate(drop_former=True, options=options)
 
 
 @pytest.mark.parametrize("words", [["client", "add", "shop"], ["login", "shop"], ["vault", "set", "shop"]])

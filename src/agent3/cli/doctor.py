@@ -33,9 +33,8 @@ from agent3.env import REAL, Env
 from agent3.errors import Agent3Error
 from agent3.gateway.dead_letters import Letters
 from agent3.identity.certificates import ListenerCertificate
-from agent3.identity.clients import StoredClients
 from agent3.identity.data_keys import open_stored
-from agent3.identity.doorkeeper import Doorkeeper, is_loopback
+from agent3.identity.doorkeeper import is_loopback
 from agent3.identity.key_rotation import count_foreign
 from agent3.identity.master_keys import MasterKeys
 from agent3.identity.secret_refs import references_in
@@ -43,6 +42,7 @@ from agent3.identity.secrets import EnvironmentVault
 from agent3.observe.metrics import Metrics
 from agent3.protocols.nlweb.browser import chromium
 from agent3.protocols.nlweb.browser import installation as browsers
+from agent3.server.run import rehearse
 from agent3.settings import Settings, data_folder, database_url, find_misspelt_variables
 from agent3.storage import Database
 from agent3.storage.connect import sqlite_path
@@ -96,7 +96,7 @@ def examine(settings: Settings, env: Env = REAL) -> list[Check]:
     """All checks: name, state, finding, and a remedy where one is needed."""
     return [
         make_check("python", "ok", f"{platform.python_version()}, agent3 {agent3.__version__}"),
-        check_settings(settings, asyncio.run(load_clients(settings, env))),
+        check_settings(settings),
         check_tls(settings),
         *asyncio.run(check_callbacks(settings)),
         *asyncio.run(check_database(settings, env)),
@@ -112,7 +112,7 @@ def examine(settings: Settings, env: Env = REAL) -> list[Check]:
 def config_check(*, options: DatabaseOptions = DatabaseOptions()) -> None:  # noqa: B008 - frozen
     """Check the settings: the file, the environment, and whether a gateway would start with them."""
     settings = options.settings()
-    check = check_settings(settings, asyncio.run(load_clients(settings, REAL)))
+    check = check_settings(settings)
     if options.json:
         print_json(check)
     else:
@@ -134,29 +134,17 @@ def make_check(name: str, state: State, detail: str, remedy: str = "") -> Check:
 # The settings
 
 
-async def load_clients(settings: Settings, env: Env) -> StoredClients | None:
-    """The clients in the database; None if it cannot be read, which its own check reports."""
+def check_settings(settings: Settings) -> Check:
+    """Whether a gateway would start with these settings, which have already been read and validated: one is put
+    together as ``agent3 serve`` does, and not served."""
     try:
-        database = (await open_stored(settings, env=env)).database
-    except Agent3Error:
-        return None
-    try:
-        clients = StoredClients(database, env)
-        await clients.refresh()
-        return clients
-    except Agent3Error:
-        return None
-    finally:
-        await database.aclose()
-
-
-def check_settings(settings: Settings, stored: StoredClients | None = None) -> Check:
-    """Whether a gateway would start with these settings, which have already been read and validated."""
-    try:
-        Doorkeeper(settings, Metrics(), stored=stored)
+        server = asyncio.run(rehearse(settings))
     except Agent3Error as error:
         return make_check("settings", "fail", error.message.splitlines()[0], "Edit agent3.toml or the environment.")
-    count = len(settings.clients) + (0 if stored is None else stored.count)
+    except Exception as error:  # noqa: BLE001 - a gateway would not start with it either, whatever it is
+        detail = f"a gateway would not start: {type(error).__name__}: {error}"
+        return make_check("settings", "fail", detail, "agent3 serve shows where; edit agent3.toml or the environment.")
+    count = len(settings.clients) + server.services.clients.count
     if misspelt := find_misspelt_variables():
         return make_check("settings", "warn", misspelt[0], "Correct the name of the variable, or unset it.")
     return make_check("settings", "ok", f"{count} clients, {len(settings.rules)} rules")

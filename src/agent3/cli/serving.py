@@ -136,7 +136,7 @@ def _stage() -> Beside:
 def _serve_worker(work: Work) -> None:
     agents = _agents(work.references, work.demo)
     where = (work.listener, work.folder, work.token, work.line)
-    serve_worker(share_of(work.settings), agents, *where, greets=work.greets)
+    serve_worker(share_of(work.settings), agents, *where, greets=work.greets, health=work.health)
 
 
 def _serve_alone(settings: Settings, references: Sequence[str], listener: socket.socket) -> None:

@@ -125,25 +125,38 @@ def remove(name: str, *, yes: bool = False, options: DatabaseOptions = DatabaseO
 
 
 @app.command
-def rotate(*, options: DatabaseOptions = DatabaseOptions()) -> None:  # noqa: B008 - frozen
+def rotate(*, drop_former: bool = False, options: DatabaseOptions = DatabaseOptions()) -> None:  # noqa: B008 - frozen
     """Replace the master key and encrypt everything under the new one. The gateway may keep running.
 
-    If the key is in a file, such as the one beside the embedded database, this makes the new key and removes the old
-    one
-    when it is done. If the key is in the environment or the keyring, put a new key before the old one, separated by a
-    space, restart the gateways, run this, then remove the old key.
+    If the key is in a file, such as the one beside the embedded database, this puts a new key before the others, which
+    stay there: they open the backups that were made under them. If the key is in the environment or the keyring, put a
+    new key before the old one, separated by a space, restart the gateways, run this, and remove the old key when no
+    backup needs it.
+
+    Parameters
+    ----------
+    drop_former:
+        Make no new key, and remove the former ones from the file. Backups that were made under them cannot be opened
+        any more.
     """
     settings = load_database_settings(options)
     master_keys = MasterKeys(settings.storage.seal, database_url(settings), EnvironmentVault())
     has_file = master_keys.file is not None
 
     async def work(database: Database) -> dict[str, Any]:
-        if has_file:
+        if drop_former and not has_file:
+            raise SetupError(
+                f"--drop-former removes keys from a file only. Remove the former ones from {settings.storage.seal}, "
+                "and restart the gateways."
+            )
+        if has_file and not drop_former:
             master_keys.add()
         keys = await master_keys.keys()
         if len(keys) < 2:
             raise SetupError(
-                f"There is only one master key. Put a new one before it in {settings.storage.seal}, "
+                "There are no former master keys to drop."
+                if drop_former
+                else f"There is only one master key. Put a new one before it in {settings.storage.seal}, "
                 "separated by a space, restart the gateways, and run this again."
             )
         changed, found = 0, Rewrapped()
@@ -154,9 +167,16 @@ def rotate(*, options: DatabaseOptions = DatabaseOptions()) -> None:  # noqa: B0
             if not found.done and not waiting:
                 break
             await asyncio.sleep(0.2)
-        if has_file:
-            master_keys.drop_old()
-        return {"masterKey": key_id(keys[0]), "changed": changed, "others": found.others, "oldRemoved": has_file}
+        if drop_former:
+            master_keys.drop_former()
+            keys = await master_keys.keys()
+        return {
+            "masterKey": key_id(keys[0]),
+            "changed": changed,
+            "others": found.others,
+            "formerKeys": len(keys) - 1,
+            "inFile": has_file,
+        }
 
     result = run_on_database(settings, work)
     print_result(result, options.json, _print_rotated)
@@ -169,8 +189,18 @@ def _print_rotated(found: dict[str, Any]) -> None:
             f"{found['others']} are encrypted with none of the master keys: with a client's callback secret, "
             "or with a lost key."
         )
-    if not found["oldRemoved"]:
-        print_note("Now remove the old key and restart the gateways.")
+    if not found["formerKeys"]:
+        print_note("The former keys were removed. Backups that were made under them cannot be opened any more.")
+    elif found["inFile"]:
+        print_note(
+            f"Former keys in the file: {found['formerKeys']}. They open earlier backups; if a key has become known, "
+            "or no backup needs it any more: agent3 vault rotate --drop-former"
+        )
+    else:
+        print_note(
+            "The old key is no longer needed but for earlier backups. Keep it after the new one, or apart, for as "
+            "long as you have them; then remove it and restart the gateways."
+        )
 
 
 def read_secret(question: str) -> str:

@@ -225,6 +225,9 @@ class Protocol:
     async def start(self) -> None:
         """Called once, when the gateway stands and before any door opens."""
 
+    async def check(self) -> None:
+        """Raise what a gateway that serves, rather than a passing command, would raise in ``start`` or ``listen``."""
+
     def doors(self) -> Sequence[Door]:
         """How others call us by this protocol."""
         return ()

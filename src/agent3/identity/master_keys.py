@@ -85,7 +85,7 @@ class MasterKeys:
         """Put a new key before the others in the file; SetupError where the keys are not in a file."""
         self._rewrite([secrets.token_hex(32), *self._words()])
 
-    def drop_old(self) -> None:
+    def drop_former(self) -> None:
         """Leave only the newest key in the file."""
         self._rewrite(self._words()[:1])
 

@@ -210,7 +210,7 @@ class Doors:
                 break
         names = [name for name, _ in scope["headers"] if name in _CHECKED_HEADERS]
         by_page, twice = b"origin" in names, len({*names}) < len(names)
-        if (not checks_hosts or by_page or twice) and (refusal := self._find_refusal(scope)):
+        if (not checks_hosts or by_page or twice) and (refusal := self.find_refusal(scope["headers"])):
             await error_response(refusal)(scope, receive, send)
             return
         if direct is None or by_page:
@@ -240,7 +240,7 @@ class Doors:
                 if door.checks_hosts:
                     return lane
                 if id(lane) not in self._checked:
-                    self._checked[id(lane)] = _CheckedLane(lane, self._find_refusal)
+                    self._checked[id(lane)] = _CheckedLane(lane, self.find_refusal)
                 return self._checked[id(lane)]
         return None
 
@@ -265,13 +265,14 @@ class Doors:
 
         await self._judge(end)(scope, receive, send)
 
-    def _find_refusal(self, scope: Scope) -> Agent3Error | None:
+    def find_refusal(self, given: Sequence[tuple[bytes, bytes]]) -> Agent3Error | None:
+        """What is wrong with the Host or the Origin in these headers. Safe to use from any thread."""
         headers: dict[bytes, str] = {}
-        for name, value in scope["headers"]:
-            if name in _CHECKED_HEADERS:
-                if name in headers:  # a proxy may have judged the other one
-                    return SecurityError(f"This request has the header {name.decode()} twice. Send it once.")
-                headers[name] = value.decode("latin-1")
+        for field, value in given:
+            if field in _CHECKED_HEADERS:
+                if field in headers:  # a proxy may have judged the other one
+                    return SecurityError(f"This request has the header {field.decode()} twice. Send it once.")
+                headers[field] = value.decode("latin-1")
         host = headers.get(b"host", "").lower()
         name = host.rsplit(":", 1)[0] if not host.endswith("]") else host
         if not self._open and name not in self._hosts and host not in self._hosts:
@@ -299,7 +300,7 @@ def _identify(doorkeeper: Doorkeeper, scope: Scope) -> str | None:
 class _CheckedLane:
     """A lane of a door that leaves the check of hosts and origins to the app."""
 
-    def __init__(self, lane: Lane, find_refusal: Callable[[Scope], Agent3Error | None]):
+    def __init__(self, lane: Lane, find_refusal: Callable[[Sequence[tuple[bytes, bytes]]], Agent3Error | None]):
         self._lane = lane
         self._find_refusal = find_refusal
 
@@ -310,7 +311,7 @@ class _CheckedLane:
         return self._lane.guest(scope) if self._takes(scope) else None
 
     def _takes(self, scope: Scope) -> bool:
-        return self._find_refusal(scope) is None and not _came_by(scope)
+        return self._find_refusal(scope["headers"]) is None and not _came_by(scope)
 
 
 def _came_by(scope: Scope) -> str:

@@ -14,7 +14,7 @@ import threading
 import time
 from collections.abc import AsyncIterator, Callable, Coroutine, Iterator, Sequence
 from concurrent.futures import Future
-from contextlib import AbstractAsyncContextManager, AsyncExitStack, asynccontextmanager, contextmanager
+from contextlib import AbstractAsyncContextManager, AsyncExitStack, ExitStack, asynccontextmanager, contextmanager
 from pathlib import Path
 from shlex import quote
 from types import FrameType
@@ -31,21 +31,36 @@ from agent3.identity.certificates import ListenerCertificate
 from agent3.identity.doorkeeper import Doorkeeper
 from agent3.observe import logs
 from agent3.observe.loop_watch import TICK_SECONDS, LoopWatch
-from agent3.observe.metrics import METRICS
+from agent3.observe.metrics import METRICS, Metrics
 from agent3.protocols.functions import LocalAgent
 from agent3.server.app import app
 from agent3.server.build import Server, build
 from agent3.server.connection import make_connection_class
+from agent3.server.health import HealthPort
 from agent3.server.loading import check_ids
 from agent3.server.peers import BEAT, BEAT_SECONDS, READY, RETIRE, Peers, say
 from agent3.settings import Settings, database_url
 from agent3.storage.connect import without_password
 
-__all__ = ["Beside", "InBackground", "listen", "serve_forever", "serve_stdio", "serve_worker"]
+__all__ = [
+    "Beside",
+    "InBackground",
+    "listen",
+    "listen_for_health",
+    "rehearse",
+    "serve_forever",
+    "serve_stdio",
+    "serve_worker",
+]
 
 
 Beside = Callable[[Server, str], AbstractAsyncContextManager[Sequence[str]]]
 """What runs beside a gateway while it serves: given the gateway and its URL, it yields lines for the greeting."""
+BACKLOG = 65_535
+"""Connections that wait to be accepted, as many as the system lets: of one that finds no room the first packet is lost,
+and its client tries again only after a second."""
+_HEALTH_BACKLOG = 256
+_LAST_PORT = 65_535
 _YOUNG = 5_000
 """New objects after which the garbage collector looks at them; by default 700."""
 
@@ -64,7 +79,7 @@ def serve_forever(
     keep_memory_together()
 
     async def serve(listener: socket.socket) -> None:
-        async with _open(settings, agents, listener, beside) as opened:
+        async with _open(settings, agents, listener, beside, health=health) as opened:
             note = announce(opened.url, settings)
             try:
                 with opened.http.capture_signals():  # from the first word on: who reads it may stop it at once
@@ -74,7 +89,10 @@ def serve_forever(
             finally:
                 withdraw(note)
 
-    with listener or listen(settings) as ready:
+    with ExitStack() as stack:
+        ready = stack.enter_context(listener or listen(settings))
+        if (health := listen_for_health(settings)) is not None:
+            stack.enter_context(health)
         _run(serve(ready))
 
 
@@ -139,6 +157,8 @@ class _Opened(NamedTuple):
     ports: Sequence[Listening]
     notes: Sequence[str]
     """Lines of what runs beside it."""
+    health: str | None
+    """The URL of the port for health and metrics alone, if there is one."""
 
 
 @asynccontextmanager
@@ -148,6 +168,8 @@ async def _open(
     listener: socket.socket,
     beside: Beside | None,
     peers: Peers | None = None,
+    *,
+    health: socket.socket | None = None,
 ) -> AsyncIterator[_Opened]:
     """A gateway behind a socket, ready to be served; closed in order at the end."""
     async with AsyncExitStack() as stack:
@@ -172,6 +194,7 @@ async def _open(
             server_header=False,
             http=connections,
             ws="none",
+            backlog=BACKLOG,
         )
         certificate = ListenerCertificate.find(settings.server)
         if certificate is not None:
@@ -179,19 +202,26 @@ async def _open(
             config.ssl = certificate.context
             following = asyncio.create_task(certificate.follow(), name="certificate")
             stack.callback(following.cancel)
-        host, port = listener.getsockname()[:2]
-        scheme = "http" if certificate is None else "https"
-        url = f"{scheme}://[{host}]:{port}" if ":" in host else f"{scheme}://{host}:{port}"
+        url = _url_of(listener, "http" if certificate is None else "https")
         ports = await doors.listen(url)
         for open_port in ports:
             stack.push_async_callback(open_port.aclose)
+        if health is not None:
+            answering = HealthPort(server, health, doors.find_refusal)
+            stack.push_async_callback(answering.aclose)
+            await answering.start()
         notes = () if beside is None else await stack.enter_async_context(beside(server, url))
         http = _Uvicorn(config, server, doors.pool) if peers is None else _Worker(config, server, doors.pool, peers)
         watch = asyncio.create_task(LoopWatch(server.metrics, _measure_load(http, doors.pool)).run(), name="loop watch")
         try:
-            yield _Opened(url, http, ports, notes)
+            yield _Opened(url, http, ports, notes, None if health is None else _url_of(health, "http"))
         finally:
             watch.cancel()
+
+
+def _url_of(listener: socket.socket, scheme: str) -> str:
+    host, port = listener.getsockname()[:2]
+    return f"{scheme}://[{host}]:{port}" if ":" in host else f"{scheme}://{host}:{port}"
 
 
 def _measure_load(http: uvicorn.Server, pool: Pool) -> Callable[[float], bool]:
@@ -206,6 +236,25 @@ def _measure_load(http: uvicorn.Server, pool: Pool) -> Callable[[float], bool]:
         return pool.overload.tick(late, answered)
 
     return tick
+
+
+async def rehearse(settings: Settings) -> Server:
+    """Put together all that ``serve_forever`` would serve with these settings, and take it apart again: nobody is
+    listened to, and no work of others is taken over. Raises what serving would raise, except for a port in use.
+
+    The gateway that comes back is closed: it tells what it was made of.
+    """
+    how = settings.server
+    _check_clients(settings)
+    ListenerCertificate.find(how)
+    for port in (how.port, how.health_port):
+        if port is not None:
+            _bind(how.host, 0 if 0 <= port <= _LAST_PORT else port).close()
+    async with build(settings, take_over=False, metrics=Metrics()) as server:
+        app(server)
+        for protocol in server.protocols.values():
+            await protocol.check()
+    return server
 
 
 def serve_stdio(protocol: str, settings: Settings, agents: Sequence[LocalAgent] = ()) -> None:
@@ -347,6 +396,7 @@ def serve_worker(
     line: socket.socket,
     *,
     greets: bool,
+    health: socket.socket | None = None,
 ) -> None:
     """Serve as one of several workers, until the supervisor at the other end of the line says otherwise, or is gone."""
     logs.configure(settings.logs.level.upper(), settings.logs.format)
@@ -357,7 +407,7 @@ def serve_worker(
     async def serve() -> None:
         loop = asyncio.get_running_loop()
         peers = Peers(folder, token, METRICS)
-        async with _open(settings, agents, listener, None, peers) as opened:
+        async with _open(settings, agents, listener, None, peers, health=health) as opened:
             http = opened.http
             assert isinstance(http, _Worker)
 
@@ -401,11 +451,26 @@ def serve_worker(
 def listen(settings: Settings) -> socket.socket:
     """Bind the port before anything else is started, so that a taken one is reported in one sentence."""
     host, port = settings.server.host, settings.server.port
+    listener = _bind(host, port)
+    listener.listen(BACKLOG)
+    return listener
+
+
+def listen_for_health(settings: Settings) -> socket.socket | None:
+    """Bind the port for health and metrics alone, where the settings name one."""
+    port = settings.server.health_port
+    if port is None:
+        return None
+    listener = _bind(settings.server.host, port)
+    listener.listen(_HEALTH_BACKLOG)
+    return listener
+
+
+def _bind(host: str, port: int) -> socket.socket:
     listener = socket.socket(socket.AF_INET6 if ":" in host else socket.AF_INET, socket.SOCK_STREAM)
     listener.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
     try:
         listener.bind((host, port))
-        listener.listen(2_048)
     except (OSError, OverflowError) as error:
         listener.close()
         if isinstance(error, OverflowError):
@@ -426,6 +491,7 @@ def listen(settings: Settings) -> socket.socket:
 def _greet(opened: _Opened, settings: Settings, agents: Sequence[LocalAgent]) -> None:
     """Print the addresses, what to paste into a client, and one command to try."""
     url, ports = opened.url, opened.ports
+    health = url if opened.health is None else opened.health
     entry: dict[str, Any] = {"type": "http", "url": f"{url}/mcp"}
     keyed = [client.id for client in settings.clients if client.key and not client.require_signature]
     if keyed:
@@ -437,7 +503,7 @@ def _greet(opened: _Opened, settings: Settings, agents: Sequence[LocalAgent]) ->
         f"  A2A      {url}/a2a",
         f"  REST     {url}/openapi.json",
         *(["  Ports    " + ", ".join(f"{port.name} at port {port.port}" for port in ports)] if ports else ()),
-        f"  Health   {url}/healthz  {url}/readyz  {url}/metrics",
+        f"  Health   {health}/healthz  {health}/readyz  {health}/metrics",
         f"  State    {without_password(database_url(settings))}",
         "",
         "Add it to an MCP client:",

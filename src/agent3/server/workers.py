@@ -18,7 +18,7 @@ import tempfile
 import time
 import traceback
 from collections.abc import Callable, Iterator, Sequence
-from contextlib import closing, contextmanager, suppress
+from contextlib import ExitStack, contextmanager, suppress
 from dataclasses import dataclass, field
 from multiprocessing.connection import wait
 from multiprocessing.context import SpawnProcess
@@ -33,7 +33,7 @@ from agent3.observe import logs, shared_page
 from agent3.observe.metrics import Metrics
 from agent3.server.peers import COUNTS, FAILED, READY, RETIRE, STOP, read_page, say, write_page
 from agent3.server.readiness import LONGEST
-from agent3.server.run import listen
+from agent3.server.run import listen, listen_for_health
 from agent3.settings import Settings, database_url
 
 __all__ = ["Serve", "Work", "serve_with_workers", "share_of"]
@@ -61,6 +61,7 @@ class Work:
     references: Sequence[str]
     demo: bool
     listener: socket.socket
+    health: socket.socket | None
     folder: Path
     token: str
     line: socket.socket
@@ -107,12 +108,16 @@ def serve_with_workers(read: Callable[[], Settings], references: Sequence[str], 
             "Workers need a shared database, and one in memory is visible to one process only. Name a file with --db."
         )
     settings = _choose_grpc_port(settings)
-    with closing(listen(settings)) as listener, _folder() as folder:
+    with ExitStack() as stack:
+        listener = stack.enter_context(listen(settings))
+        if (health := listen_for_health(settings)) is not None:
+            stack.enter_context(health)
+        folder = stack.enter_context(_folder())
         host, port = listener.getsockname()[:2]
         scheme = "https" if settings.server.tls_certificate else "http"
         note = announce(f"{scheme}://[{host}]:{port}" if ":" in host else f"{scheme}://{host}:{port}", settings)
         try:
-            _Supervisor(settings, read, references, demo, serve, listener, folder).run()
+            _Supervisor(settings, read, references, demo, serve, listener, health, folder).run()
         finally:
             withdraw(note)
 
@@ -167,6 +172,7 @@ class _Supervisor:
     demo: bool
     serve: Serve
     listener: socket.socket
+    health: socket.socket | None
     folder: Path
     slots: list[_Slot] = field(default_factory=list)
     leaving: list[_Worker] = field(default_factory=list)
@@ -342,6 +348,7 @@ class _Supervisor:
             self.references,
             self.demo,
             self.listener,
+            self.health,
             self.folder,
             token,
             there,
@@ -363,9 +370,16 @@ class _Supervisor:
             log.error("the settings cannot be read, so the previous ones stay: %s", error.message)
             return
         old, new = self.settings.server, settings.server
-        if (old.host, old.port, old.workers) != (new.host, new.port, new.workers):
-            log.warning("changes of server.host, server.port and the number of workers need a restart")
-        kept = msgspec.structs.replace(new, host=old.host, port=old.port, workers=old.workers, grpc_port=old.grpc_port)
+        if (old.host, old.port, old.health_port, old.workers) != (new.host, new.port, new.health_port, new.workers):
+            log.warning("changes of server.host, the ports and the number of workers need a restart")
+        kept = msgspec.structs.replace(
+            new,
+            host=old.host,
+            port=old.port,
+            health_port=old.health_port,
+            workers=old.workers,
+            grpc_port=old.grpc_port,
+        )
         self.settings = msgspec.structs.replace(settings, server=kept)
         log.info("rolling %d workers", len(self.slots))
 

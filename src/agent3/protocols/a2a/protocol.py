@@ -23,6 +23,7 @@ from agent3.protocols.a2a.cards.cards import interfaces
 from agent3.protocols.a2a.cards.signatures import CardKey, SigningKeys
 from agent3.protocols.a2a.door.push import Pushes
 from agent3.protocols.a2a.gateway_routes import CALLBACKS, A2ADoors
+from agent3.protocols.a2a.grpc import check_installed
 from agent3.protocols.a2a.peer.card_discovery import explain_key_change
 from agent3.protocols.a2a.peer.connector import GIVEN, SIGNATURE, A2AConnector
 from agent3.protocols.a2a.peer.credentials import named_origins
@@ -119,14 +120,23 @@ class A2A(Protocol):
         services = self.services
         if not services.lasting:
             return
-        settings, own = services.settings.server, None
-        if settings.sign_cards and settings.card_key:
-            own = CardKey((await services.vault.get(settings.card_key)).reveal())
+        settings, own = services.settings.server, await self._load_card_key()
         self.keys = await SigningKeys.of(services.own_keys, KEY, key=own, sign=settings.sign_cards)
         secrets = (services.settings.callbacks.secret, *(one.callback_secret for one in services.settings.clients))
         if self.keys is not None or any(secrets):
             core = services.gateway.core
             self.pushes = Pushes(services.outbox, core.jobs, services.database, services.env)
+
+    async def _load_card_key(self) -> CardKey | None:
+        settings = self.services.settings.server
+        if not settings.sign_cards or not settings.card_key:
+            return None
+        return CardKey((await self.services.vault.get(settings.card_key)).reveal())
+
+    async def check(self) -> None:
+        await self._load_card_key()
+        if self.services.settings.server.grpc_port is not None:
+            check_installed()
 
     keys: SigningKeys | None = None
     pushes: Pushes | None = None

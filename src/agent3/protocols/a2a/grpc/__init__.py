@@ -19,7 +19,7 @@ if TYPE_CHECKING:
     from agent3.protocols.a2a.wire.types import Generation
     from agent3.security.outbound import Gate
 
-__all__ = ["connect", "listen"]
+__all__ = ["check_installed", "connect", "listen"]
 
 
 async def listen(
@@ -44,6 +44,14 @@ async def listen(
     door = GrpcDoor(endpoint, address, judge, certificate)
     await door.start(host, port, shared=shared)
     return door
+
+
+def check_installed() -> None:
+    """MissingExtra where the optional part is not installed."""
+    try:
+        import agent3.protocols.a2a.grpc.server  # noqa: F401
+    except ImportError as error:
+        raise _as_missing_extra(error) from None
 
 
 async def connect(gate: Gate, address: str, generation: Generation = "1.0", **options: Any) -> GrpcChannel:
