@@ -360,7 +360,7 @@ print(next(items), flush=True)
 
 def _python(script: str) -> subprocess.CompletedProcess[str]:
     return subprocess.run(
-        [sys.executable, "-W", "error", "-c", script], capture_output=True, text=True, timeout=60, check=False
+        [sys.executable, "-W", "error", "-c", script], capture_output=True, text=True, timeout=240, check=False
     )
 
 

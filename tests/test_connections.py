@@ -63,7 +63,7 @@ def served(http: Any) -> Iterator[int]:
 
 
 def connect(stack: ExitStack, port: int, sent: bytes = b"") -> socket.socket:
-    made = stack.enter_context(socket.create_connection(("127.0.0.1", port), timeout=60))
+    made = stack.enter_context(socket.create_connection(("127.0.0.1", port), timeout=240))
     made.sendall(sent)
     return made
 
@@ -119,7 +119,7 @@ def test_health_is_answered_while_all_places_are_taken_by_work_and_others_are_to
     with served(guard_class(60.0, Pool(MOST, spare=["/healthz"]))) as port, ExitStack() as stack:
         busy = [connect(stack, port, request("/hold")) for _ in range(MOST)]
         for _ in busy:
-            assert STARTED.acquire(timeout=60)
+            assert STARTED.acquire(timeout=240)
         for _ in range(3 * connections._RESERVE):  # strangers that take the reserve, too
             connect(stack, port)
         refused = read(connect(stack, port, request("/")))
@@ -171,7 +171,7 @@ def test_one_address_has_a_share_and_this_machine_has_none(monkeypatch: pytest.M
         with served(guard_class(60.0, pool)) as port, ExitStack() as stack:
             answers = [connect(stack, port, request("/hold")) for _ in range(8)]
             for _ in range(kept):
-                assert STARTED.acquire(timeout=60)
+                assert STARTED.acquire(timeout=240)
             HELD.set()
             told = [read(one).partition(b"\r\n")[0] for one in answers]
         assert told.count(b"HTTP/1.1 200 OK") == kept

@@ -203,7 +203,7 @@ def test_a_process_is_killed_where_its_environment_says(tmp_path: Path) -> None:
         # Opening commits once, to look for migrations: the row is the second commit.
         environment = {**os.environ, "AGENT3_FAILPOINTS": f"{place}=kill:#2"}
         done = subprocess.run(
-            [sys.executable, "-c", code, url], env=environment, cwd=ROOT, capture_output=True, timeout=60, check=False
+            [sys.executable, "-c", code, url], env=environment, cwd=ROOT, capture_output=True, timeout=240, check=False
         )
         assert (done.returncode, done.stdout) == (-signal.SIGKILL, b"")
         kept.append(run(count()))
@@ -217,7 +217,7 @@ def test_a_wrong_environment_is_one_sentence(tmp_path: Path) -> None:
         env=environment,
         capture_output=True,
         text=True,
-        timeout=60,
+        timeout=240,
         check=False,
     )
     assert done.returncode == 2

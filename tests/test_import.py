@@ -19,7 +19,7 @@ def loaded_by(code: str, *arguments: str) -> set[str]:
     """The top-level modules after some code has run in a fresh interpreter."""
     tail = "\nimport sys, json; sys.__stdout__.write('\\n' + json.dumps(sorted(sys.modules)))"
     done = subprocess.run(
-        [sys.executable, "-c", code + tail, *arguments], capture_output=True, text=True, timeout=60, check=True
+        [sys.executable, "-c", code + tail, *arguments], capture_output=True, text=True, timeout=240, check=True
     )
     return {name.partition(".")[0] for name in json.loads(done.stdout.splitlines()[-1])}
 

@@ -32,7 +32,7 @@ def run(*command: str | Path, environ: Mapping[str, str] | None = None, cwd: Pat
         stdin=subprocess.DEVNULL,
         stdout=subprocess.PIPE,
         stderr=subprocess.STDOUT,
-        timeout=90,
+        timeout=240,
         text=True,
         check=False,
     )

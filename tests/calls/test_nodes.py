@@ -36,7 +36,7 @@ def test_a_process_of_the_same_machine_is_dead_when_its_number_is_free() -> None
     host, numbering, _, _ = me.split("/")
     with subprocess.Popen([sys.executable, "-c", "input()"], stdin=subprocess.PIPE) as child:
         assert not nodes.is_dead(f"{host}/{numbering}/{child.pid}/x", me)
-        child.communicate(b"\n", timeout=60)
+        child.communicate(b"\n", timeout=240)
     assert nodes.is_dead(f"{host}/{numbering}/{child.pid}/x", me)
 
 

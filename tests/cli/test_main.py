@@ -450,7 +450,7 @@ def test_python_m_agent3_is_the_same_command(tmp_path: Path) -> None:
         env=environment(tmp_path),
         capture_output=True,
         text=True,
-        timeout=30,
+        timeout=240,
         check=True,
     )
     assert done.stdout.strip() == __version__
@@ -466,7 +466,7 @@ def test_a_reader_that_leaves_early_gets_no_stack(running: Process) -> None:
             stdout=write,
             stderr=subprocess.PIPE,
             text=True,
-            timeout=30,
+            timeout=240,
             check=False,
         )
     finally:

@@ -108,7 +108,7 @@ def command(folder: Path) -> Iterator[Call]:
     (folder / "command.py").write_text(COMMAND)
 
     def call() -> str:
-        done = run_forked(["command.py"], env=environment(folder), cwd=folder, stdin="", timeout=60)
+        done = run_forked(["command.py"], env=environment(folder), cwd=folder, stdin="", timeout=240)
         return done.stdout + done.stderr
 
     yield call

@@ -33,7 +33,7 @@ from tests.support.oauth_house import House, standing, standing_aside
 from tests.support.registration import add, remove
 
 ME = Caller(LOCAL, "test")
-BROWSER = "import sys, urllib.request; urllib.request.urlopen(sys.argv[1], timeout=60).read()"
+BROWSER = "import sys, urllib.request; urllib.request.urlopen(sys.argv[1], timeout=240).read()"
 
 
 @dataclass
@@ -46,7 +46,7 @@ class Person:
     def go(self, url: str) -> None:
         self.seen = url
         if self.agrees:
-            urlopen(url, timeout=60).read()
+            urlopen(url, timeout=240).read()
 
     def wait(self, left: float) -> None:
         pass

@@ -48,7 +48,7 @@ def said(command: list[str], environ: dict[str, str] | None = None) -> Any:
         stdin=subprocess.DEVNULL,
         capture_output=True,
         text=True,
-        timeout=90,
+        timeout=240,
         check=False,
     )
     assert done.returncode == 0, done.stdout + done.stderr

@@ -93,7 +93,7 @@ def test_names_severities_and_messages_are_the_documented_ones() -> None:
 
 
 def _promtool(*arguments: str) -> str:
-    run = subprocess.run([promtool(), *arguments], capture_output=True, text=True, timeout=60, check=False)
+    run = subprocess.run([promtool(), *arguments], capture_output=True, text=True, timeout=240, check=False)
     output = run.stdout + run.stderr
     assert run.returncode == 0, output
     return output

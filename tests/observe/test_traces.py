@@ -253,7 +253,7 @@ def test_the_standard_variables_name_the_collector(monkeypatch: pytest.MonkeyPat
         context = traces.new(REAL)
         tracer.start("call", context).end("done")
         tracer.close()
-        path, team, body = received.get(timeout=60)
+        path, team, body = received.get(timeout=240)
     assert (path, team) == ("/v1/traces", "pizza")
     assert bytes.fromhex(context.trace_id) in body
 
@@ -278,7 +278,7 @@ def _collector() -> Iterator[tuple[str, queue.Queue[tuple[str, str | None, bytes
         thread.start()
         yield f"http://127.0.0.1:{server.server_port}", received
         server.shutdown()
-        thread.join(timeout=60)
+        thread.join(timeout=240)
 
 
 def test_without_the_extra_the_error_says_what_to_install(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -73,14 +73,14 @@ def test_one_client_cannot_take_all_slots_of_an_agent_nor_all_requests(tmp_path:
         ann, ben = both(gateway)
         held = [threads.submit(call, ann, "hold") for _ in range(2)]
         try:
-            assert all(running.acquire(timeout=60) for _ in held)
+            assert all(running.acquire(timeout=240) for _ in held)
             refused = call(ann)
             assert (refused.status, "Client ann has reached its share" in refused.json["error"]) == (429, True)
             assert call(ben).status == 200, "ben still has room"
-            assert running.acquire(timeout=60)
+            assert running.acquire(timeout=240)
             body = {"agentId": "other", "capability": "work", "input": {"text": "hold"}}
             held.append(threads.submit(ann.post, "/v1/call", body))
-            assert running.acquire(timeout=60)
+            assert running.acquire(timeout=240)
             refused = ann.get("/v1/agents")
             assert (refused.status, "already has 3 requests in progress" in refused.error["message"]) == (429, True)
             assert ben.get("/v1/agents").status == 200

@@ -51,7 +51,7 @@ def serving(file: Path) -> Iterator[str]:
 def ask(
     url: str, who: str | None, body: Any, path: str = "/v1/call", method: str = "POST", **headers: str
 ) -> tuple[int, str]:
-    connection = http.client.HTTPConnection(url.partition("//")[2], timeout=60)
+    connection = http.client.HTTPConnection(url.partition("//")[2], timeout=240)
     raw = body if isinstance(body, bytes) or body is None else json.dumps(body).encode()
     sent = {"Content-Type": "application/json", **headers}
     if who is not None:

@@ -55,7 +55,7 @@ def ask(url: str, key: str, path: str, body: Any = None, **headers: str) -> tupl
     sent = {"Authorization": f"Bearer {key}", "Content-Type": "application/json", **headers}
     request = urllib.request.Request(url + path, data, sent)
     try:
-        with urllib.request.urlopen(request, timeout=60) as answer:
+        with urllib.request.urlopen(request, timeout=240) as answer:
             return answer.status, json.loads(answer.read())
     except urllib.error.HTTPError as error:
         return error.code, json.loads(error.read())
@@ -130,7 +130,7 @@ def test_over_mcp_the_model_reads_that_it_waits_and_nobody_is_elicited(url: str)
         json.dumps({"jsonrpc": "2.0", "id": 1, "method": "initialize", "params": start}).encode(),
         {"Authorization": f"Bearer {BOB}", "Content-Type": "application/json", **headers},
     )
-    with urllib.request.urlopen(request, timeout=60) as answer:
+    with urllib.request.urlopen(request, timeout=240) as answer:
         session = answer.headers.get("Mcp-Session-Id")
     if session:
         headers["Mcp-Session-Id"] = session
@@ -138,7 +138,7 @@ def test_over_mcp_the_model_reads_that_it_waits_and_nobody_is_elicited(url: str)
     body = json.dumps({"jsonrpc": "2.0", "id": 2, "method": "tools/call", "params": call}).encode()
     sent = {"Authorization": f"Bearer {BOB}", "Content-Type": "application/json", **headers}
     request = urllib.request.Request(f"{url}/agents/bank/mcp", body, sent)
-    with urllib.request.urlopen(request, timeout=60) as answer:
+    with urllib.request.urlopen(request, timeout=240) as answer:
         text = answer.read().decode()
     assert "waits for an approval" in text
     assert "elicitation/create" not in text

@@ -91,7 +91,7 @@ def url() -> Iterator[str]:
 def post(url: str, body: dict[str, Any], **headers: str) -> Any:
     sent = {"Content-Type": "application/json", **{name.replace("_", "-"): value for name, value in headers.items()}}
     request = urllib.request.Request(url, json.dumps(body).encode(), sent)
-    with urllib.request.urlopen(request, timeout=30) as answer:
+    with urllib.request.urlopen(request, timeout=240) as answer:
         return json.load(answer)
 
 
@@ -184,7 +184,7 @@ def test_two_apps_can_listen_at_once_and_each_ends_with_its_block() -> None:
         assert [hit.id for hit in to_first.agents()] == ["one"]
         assert [hit.id for hit in to_second.agents()] == ["two"]
     with pytest.raises(OSError, match="refused"):
-        urllib.request.urlopen(f"{first}/healthz", timeout=60)
+        urllib.request.urlopen(f"{first}/healthz", timeout=240)
 
 
 def test_a_declared_type_makes_no_large_result_too_large() -> None:

@@ -296,7 +296,7 @@ def test_a_model_that_calls_over_mcp_is_answered_at_once_and_told_later(
 
     async def call() -> Any:
         async with (
-            httpx2.AsyncClient(headers=alice.headers, timeout=60) as http,
+            httpx2.AsyncClient(headers=alice.headers, timeout=240) as http,
             official.Client(streamable_http_client(f"{house.url}/mcp", http_client=http), mode="2026-07-28") as client,
         ):
             return (await client.call_tool("agent3_call", arguments)).structured_content

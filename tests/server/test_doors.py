@@ -171,7 +171,7 @@ def test_a_request_with_two_keys_or_two_hosts_is_nobodys(guarded: Hosted, path: 
         for pair in ((own[name], other), (other, own[name])):
             fields = [(key, value) for key, value in own.items() if key != name] + [(name, value) for value in pair]
             head = "".join(f"{key}: {value}\r\n" for key, value in fields)
-            with socket.create_connection((place.hostname or "", place.port or 0), timeout=60) as connection:
+            with socket.create_connection((place.hostname or "", place.port or 0), timeout=240) as connection:
                 connection.sendall(f"POST {path} HTTP/1.1\r\n{head}{_PING}".encode())
                 assert connection.recv(65_536).startswith(b"HTTP/1.1 403"), (name, pair)
 

@@ -231,7 +231,7 @@ def test_a_modern_client_that_gives_up_cancels_down_to_the_function(house: Hoste
 
     async def story() -> None:
         async with (
-            httpx2.AsyncClient(headers=headers, timeout=60) as http,
+            httpx2.AsyncClient(headers=headers, timeout=240) as http,
             official.Client(streamable_http_client(f"{house.url}/mcp", http_client=http), mode="2026-07-28") as client,
         ):
             arguments = {"agentId": "worker", "capability": "hold", "message": "x"}

@@ -237,7 +237,7 @@ def test_wrong_references_are_one_sentence_each(tmp_path: Path) -> None:
         cwd=tmp_path,
         capture_output=True,
         text=True,
-        timeout=30,
+        timeout=240,
         check=True,
     )
     for (reference, words), told in zip(WRONG, json.loads(done.stdout), strict=True):
@@ -266,12 +266,12 @@ def test_an_agent_is_found_by_module_or_file_and_alone_without_a_name(tmp_path: 
         cwd=tmp_path,
         capture_output=True,
         text=True,
-        timeout=30,
+        timeout=240,
         check=True,
     )
     assert done.stdout == "['Hello']\n" * len(references)
     beside = [sys.executable, "-c", code, "hello", "hello:app"]
-    done = subprocess.run(beside, cwd=apps, capture_output=True, text=True, timeout=30, check=False)
+    done = subprocess.run(beside, cwd=apps, capture_output=True, text=True, timeout=240, check=False)
     assert done.stdout == "['Hello']\n" * 2, done.stderr
 
 

@@ -28,7 +28,7 @@ HEADS = {
 def begin(url: str, path: str, length: int, more: str = "") -> socket.socket:
     """A POST whose body does not come."""
     parts = urlsplit(url)
-    connection = socket.create_connection((parts.hostname or "", parts.port or 0), timeout=60)
+    connection = socket.create_connection((parts.hostname or "", parts.port or 0), timeout=240)
     head = (
         f"POST {path} HTTP/1.1\r\nHost: {parts.netloc}\r\nContent-Type: application/json\r\n"
         f"Content-Length: {length}\r\nConnection: close\r\nAccept: application/json, text/event-stream\r\n{more}\r\n"

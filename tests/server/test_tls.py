@@ -81,7 +81,7 @@ def context(authority: Authority, shown: Path | None = None) -> ssl.SSLContext:
 def get(url: str, tls: ssl.SSLContext, path: str = "/v1/agents", **headers: str) -> tuple[int, dict[str, Any]]:
     request = urllib.request.Request(url + path, headers=headers)
     try:
-        with urllib.request.urlopen(request, timeout=60, context=tls) as answer:
+        with urllib.request.urlopen(request, timeout=240, context=tls) as answer:
             return answer.status, json.loads(answer.read())
     except urllib.error.HTTPError as error:
         return error.code, json.loads(error.read())

@@ -46,7 +46,7 @@ def workers(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Workers]:
 
 async def fill(url: str, count: int = 24) -> tuple[list[httpx.AsyncClient], dict[str, httpx.AsyncClient]]:
     """Clients with a connection each, and one of them for each worker."""
-    clients = [httpx.AsyncClient(base_url=url, timeout=60) for _ in range(count)]
+    clients = [httpx.AsyncClient(base_url=url, timeout=240) for _ in range(count)]
     answers = await asyncio.gather(*(client.post("/v1/call", json=WHO) for client in clients))
     return clients, {answer.json()["result"]: client for client, answer in zip(clients, answers, strict=True)}
 
@@ -72,11 +72,11 @@ def find_pid(answer: httpx.Response) -> int:
 
 
 def test_a_legacy_session_works_on_every_connection(workers: Workers) -> None:
-    with httpx.Client(timeout=60) as first:
+    with httpx.Client(timeout=240) as first:
         session = open_session(first, workers.url)
         told = {find_pid(in_session(first, workers.url, session))}
         for _ in range(10):  # each on a connection of its own, which any worker may accept
-            with httpx.Client(timeout=60) as other:
+            with httpx.Client(timeout=240) as other:
                 answer = in_session(other, workers.url, session)
                 assert answer.status_code == 200
                 told.add(find_pid(answer))
@@ -94,13 +94,13 @@ def test_a_session_works_on_every_connection_with_tls_for_who_shows_its_certific
     )
     with (
         serving(tmp_path, f"sqlite:///{tmp_path}/agent3.db", verify=shown["robot"]) as workers,
-        httpx.Client(timeout=60, verify=shown["robot"]) as first,
+        httpx.Client(timeout=240, verify=shown["robot"]) as first,
     ):
         assert workers.url.startswith("https:")
         session = open_session(first, workers.url)
         told = {find_pid(in_session(first, workers.url, session))}
         for _ in range(40):  # until one of them has been relayed
-            with httpx.Client(timeout=60, verify=shown["robot"]) as other:
+            with httpx.Client(timeout=240, verify=shown["robot"]) as other:
                 for _ in range(2):
                     told.add(find_pid(in_session(other, workers.url, session)))
             if workers.metric("agent3_connections_handed_over_total"):
@@ -110,15 +110,15 @@ def test_a_session_works_on_every_connection_with_tls_for_who_shows_its_certific
         assert len(told) == 1
         # Another client's certificate goes with its connection: the session is not there for it.
         for _ in range(6):
-            with httpx.Client(timeout=60, verify=shown["clerk"]) as other:
+            with httpx.Client(timeout=240, verify=shown["clerk"]) as other:
                 assert in_session(other, workers.url, session).status_code == 404
-            with httpx.Client(timeout=60, verify=context(authority)) as nobody:
+            with httpx.Client(timeout=240, verify=context(authority)) as nobody:
                 assert in_session(nobody, workers.url, session).status_code == 401
 
 
 def test_a_session_goes_on_when_its_worker_is_gone(workers: Workers) -> None:
     restarts = workers.metric("agent3_worker_restarts_total")
-    with httpx.Client(timeout=60) as client:
+    with httpx.Client(timeout=240) as client:
         session = open_session(client, workers.url)
         answer = in_session(client, workers.url, session)
         pid = find_pid(answer)
@@ -126,19 +126,19 @@ def test_a_session_goes_on_when_its_worker_is_gone(workers: Workers) -> None:
     workers.wait_until("agent3_worker_restarts_total", restarts + 1)
 
     def ask_again(_: int) -> httpx.Response:
-        with httpx.Client(timeout=60) as other:
+        with httpx.Client(timeout=240) as other:
             return in_session(other, workers.url, session)
 
     with ThreadPoolExecutor(8) as threads:  # all at once: none comes before the session is open again
         for answer in threads.map(ask_again, range(8)):
             assert answer.status_code == 200
             assert '"isError":false' in answer.text
-    with httpx.Client(timeout=60) as client:
+    with httpx.Client(timeout=240) as client:
         answer = in_session(client, workers.url, session)
         assert answer.status_code == 200
         assert '"isError":false' in answer.text
         assert str(pid) not in answer.text
-    with httpx.Client(timeout=60) as stranger:
+    with httpx.Client(timeout=240) as stranger:
         forged = session[:-4] + ("0000" if session[-4:] != "0000" else "1111")
         assert in_session(stranger, workers.url, forged).status_code == 404
     workers.wait_until("agent3_workers", 2)
@@ -151,7 +151,7 @@ async def test_a_roll_fails_no_call(workers: Workers) -> None:
 
     async def call(number: int) -> None:
         nonlocal told
-        async with httpx.AsyncClient(base_url=workers.url, timeout=60) as client:
+        async with httpx.AsyncClient(base_url=workers.url, timeout=240) as client:
             while not over.is_set():
                 body = WHO if number % 4 else {"agentId": "served", "capability": "slow", "input": {"seconds": 0.3}}
                 try:
@@ -207,7 +207,7 @@ def test_one_that_is_stopped_keeps_nobody_waiting_and_is_replaced_when_it_dies(w
     pid = workers.pid_of_one()
     os.kill(pid, signal.SIGSTOP)
     try:
-        answers = {httpx.post(f"{workers.url}/v1/call", json=WHO, timeout=60).json()["result"] for _ in range(5)}
+        answers = {httpx.post(f"{workers.url}/v1/call", json=WHO, timeout=240).json()["result"] for _ in range(5)}
         assert str(pid) not in answers
     finally:
         os.kill(pid, signal.SIGCONT)
@@ -229,7 +229,7 @@ def test_what_cannot_be_is_said(options: list[str], words: str, tmp_path: Path) 
         env=environment,
         capture_output=True,
         text=True,
-        timeout=60,
+        timeout=240,
         check=False,
     )
     assert done.returncode != 0

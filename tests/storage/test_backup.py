@@ -176,7 +176,7 @@ def test_a_database_in_use_is_not_replaced(tmp_path: Path, file: Path, blobs: Pa
             assert other.stdout.readline() == "open\n"
             with pytest.raises(Conflict, match="in use"):
                 restore(archive, file, blobs)
-            other.communicate("\n", timeout=60)
+            other.communicate("\n", timeout=240)
         finally:
             other.kill()
     assert names(file) == ["a", "after"]
@@ -292,7 +292,7 @@ def test_a_restore_that_is_killed_leaves_the_old_or_the_new(tmp_path: Path, file
     )
     environment = {**os.environ, "AGENT3_FAILPOINTS": "backup.placed=kill"}
     done = subprocess.run(
-        [sys.executable, "-c", code, str(archive), str(file)], env=environment, cwd=ROOT, timeout=60, check=False
+        [sys.executable, "-c", code, str(archive), str(file)], env=environment, cwd=ROOT, timeout=240, check=False
     )
     assert done.returncode == -signal.SIGKILL
     assert names(file) == ["a", "b"]

@@ -163,7 +163,7 @@ def test_a_migration_that_is_killed_is_done_again_by_the_next_to_open(tmp_path: 
     for passing in (1, 2, 3, 5, 8, 13, 21):
         environment = {**os.environ, "AGENT3_FAILPOINTS": f"{place}=kill:#{passing}"}
         done = subprocess.run(
-            [sys.executable, "-c", OPEN, f"sqlite:///{file}"], env=environment, timeout=60, check=False
+            [sys.executable, "-c", OPEN, f"sqlite:///{file}"], env=environment, timeout=240, check=False
         )
         versions, rows = state(file)
         assert (versions, rows) == (list(range(1, len(versions) + 1)), 200)

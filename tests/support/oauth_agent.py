@@ -21,7 +21,7 @@ class Person:
 
     def go(self, url: str) -> None:
         self.seen = url
-        urlopen(url, timeout=60).read()
+        urlopen(url, timeout=240).read()
 
     def wait(self, left: float) -> None:
         pass

@@ -58,11 +58,11 @@ class Workers:
     def pid_of_one(self) -> int:
         """A worker that answers."""
         body = {"agentId": "served", "capability": "who", "input": {}}
-        return int(httpx.post(f"{self.url}/v1/call", json=body, timeout=60, verify=self.verify).json()["result"])
+        return int(httpx.post(f"{self.url}/v1/call", json=body, timeout=240, verify=self.verify).json()["result"])
 
     def metric(self, name: str) -> float:
         """The sum of a metric's series on the page."""
-        lines = httpx.get(f"{self.url}/metrics", timeout=60, verify=self.verify).text.splitlines()
+        lines = httpx.get(f"{self.url}/metrics", timeout=240, verify=self.verify).text.splitlines()
         return sum(float(line.rpartition(" ")[2]) for line in lines if line.startswith((f"{name} ", f"{name}{{")))
 
     def wait_until(self, what: str, least: float) -> None:

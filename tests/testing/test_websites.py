@@ -11,7 +11,7 @@ from agent3.testing import Website
 
 
 def read(url: str) -> str:
-    with urllib.request.urlopen(url, timeout=60) as answer:
+    with urllib.request.urlopen(url, timeout=240) as answer:
         assert answer.headers["Cache-Control"] == "no-store"
         return str(answer.read().decode())
 

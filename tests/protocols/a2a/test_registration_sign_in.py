@@ -23,7 +23,7 @@ from tests.support.oauth_agent import AgentHouse, Person
 from tests.support.oauth_house import standing, standing_aside
 from tests.support.registration import add
 
-BROWSER = "import sys, urllib.request; urllib.request.urlopen(sys.argv[1], timeout=60).read()"
+BROWSER = "import sys, urllib.request; urllib.request.urlopen(sys.argv[1], timeout=240).read()"
 
 
 def run(story: Coroutine[Any, Any, None]) -> None:
@@ -49,7 +49,7 @@ def test_an_agent_is_signed_in_to_from_its_card_its_site_and_a_file(tmp_path: Pa
     async def story() -> None:
         async with standing(AgentHouse()) as house, build(Settings(storage=Storage(url=":memory:"))) as server:
             file = tmp_path / "card.json"
-            body = await asyncio.to_thread(lambda: urlopen(house.url, timeout=60).read())
+            body = await asyncio.to_thread(lambda: urlopen(house.url, timeout=240).read())
             file.write_bytes(body)
             what = {"card": house.url, "site": house.root + "/a2a", "file": str(file)}[given]
             agent = await add(server, what, sign_in=SignInWish("person", Person()))

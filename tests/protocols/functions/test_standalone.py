@@ -171,7 +171,7 @@ core.call(agent, agent.functions["do"].capability, {"x": "1"})
 def test_what_a_program_leaves_open_is_closed_in_order_when_it_ends(tmp_path: Path) -> None:
     url = f"sqlite:///{tmp_path / 'left.db'}"
     command = [sys.executable, "-W", "always::ResourceWarning", "-c", _LEFT_OPEN, url]
-    ended = subprocess.run(command, capture_output=True, text=True, timeout=60, check=False)
+    ended = subprocess.run(command, capture_output=True, text=True, timeout=240, check=False)
     assert (ended.returncode, ended.stderr) == (0, "")
     with sqlite3.connect(tmp_path / "left.db") as file:
         assert file.execute("SELECT COUNT(*) FROM calls").fetchone() == (1,), "a batched row is at most 50 ms behind"

@@ -133,7 +133,7 @@ def test_ctrl_c_ends_a_recording_and_keeps_it(shop: Website, tmp_path: Path) -> 
         while "Recording" not in said and (line := process.stderr.readline()):
             said += line
         os.killpg(process.pid, signal.SIGINT)
-        said += process.communicate(timeout=60)[1]
+        said += process.communicate(timeout=240)[1]
     finally:
         with suppress(ProcessLookupError):
             os.killpg(process.pid, signal.SIGKILL)

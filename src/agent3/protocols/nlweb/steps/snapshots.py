@@ -87,7 +87,12 @@ class Snapshots:
     async def begin(self, context: BrowserContext) -> None:
         """Called before the first step of an action."""
         if self._trace and context not in self._tracing:
-            await context.tracing.start(screenshots=True, snapshots=True)
+            try:
+                await context.tracing.start(screenshots=True, snapshots=True)
+            except playwright().Error:
+                # One whose end was cut off, by the limit of _within_limit or a cancellation, still runs.
+                await context.tracing.stop()
+                await context.tracing.start(screenshots=True, snapshots=True)
             self._tracing.add(context)
 
     async def end(self, context: BrowserContext, *, private: bool = False) -> None:
