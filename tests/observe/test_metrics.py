@@ -35,6 +35,7 @@ OURS = {
     "agent3_missed_targets_total": ("counter", ("operation",)),
     "agent3_outbound_blocked_total": ("counter", ("rule",)),
     "agent3_a2a_references_dropped_total": ("counter", ()),
+    "agent3_a2a_cancellations_total": ("counter", ("reason", "result")),
     "agent3_foreign_names_refused_total": ("counter", ()),
     "agent3_questions_refused_total": ("counter", ()),
     "agent3_secrets_withheld_total": ("counter", ()),

@@ -280,6 +280,12 @@ class Metrics:
             "agent3_a2a_references_dropped_total",
             "Task ids in messages that were dropped because the task is not the caller's",
         )
+        self.a2a_cancellations = count(
+            "agent3_a2a_cancellations_total",
+            "Tasks of A2A agents that were to be cancelled after their caller left, by reason and result",
+            "reason",
+            "result",
+        )
         self.a2a_queue_depth = level(
             "a2a_message_queue_depth", "Current A2A message queue depth", "agent_id", shared=True
         )

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import json
 import random
 import sys
 import uuid
@@ -42,8 +43,9 @@ from agent3.errors import (
     Unavailable,
     ValidationError,
 )
+from agent3.gateway.gateway import Caller, CallRequest
 from agent3.identity.secrets import Secret
-from agent3.model import LOCAL, Principal
+from agent3.model import LOCAL, Done, Principal, value_of
 from agent3.protocols.a2a.agents.serving import listening
 from agent3.protocols.a2a.grpc import connect
 from agent3.protocols.a2a.grpc.channel import GrpcChannel
@@ -72,6 +74,8 @@ from agent3.protocols.a2a.wire.types import (
 )
 from agent3.protocols.functions.standalone import Standalone
 from agent3.security.outbound import Gate, Policy
+from agent3.server.build import build
+from agent3.settings import Settings, Storage
 from tests.support.a2a_toy import toy
 from tests.support.gateway import Door, gateway
 from tests.support.tls import certificate
@@ -672,3 +676,32 @@ def test_who_must_sign_is_told_that_grpc_carries_no_signatures(tmp_path: Path) -
                 await channel.ask(ListTasks(), metadata=signed)
 
         tell(f"127.0.0.1:{line.rpartition(' ')[2]}", "1.0", story)
+
+
+# Cards that name gRPC first
+
+
+def test_a_card_that_names_grpc_first_is_added_and_called_by_what_is_installed(
+    door: tuple[str, str], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """By gRPC where the extra is installed, else by the next address; without one, it is said what is missing."""
+    skill = {"id": "add", "name": "Add", "description": "Add", "tags": []}
+    over_http = {"url": door[0], "protocolBinding": "JSONRPC", "protocolVersion": "0.3"}
+    file = tmp_path / "card.json"
+
+    async def call(url: str, *others: dict[str, Any]) -> tuple[str, Any]:
+        first = {"url": url, "protocolBinding": "GRPC", "protocolVersion": "1.0"}
+        about = {"name": "Grpc first", "description": "", "version": "1", "skills": [skill]}
+        file.write_text(json.dumps({**about, "supportedInterfaces": [first, *others]}))
+        async with build(Settings(storage=Storage(url=":memory:"))) as server:
+            agent = await server.registration.add(str(file), None, None)
+            request = CallRequest(agent=agent.id, input={"data": {"left": 2, "right": 3}})
+            outcome = await server.gateway.call(Caller(LOCAL, "test"), request)
+            assert isinstance(outcome, Done), outcome
+            return agent.capabilities[0].routes[0].address, value_of(outcome.parts)
+
+    assert asyncio.run(call(f"grpc://{door[1]}", over_http)) == (f"http://{door[1]}", {"sum": 5})
+    monkeypatch.setitem(sys.modules, "grpc", None)
+    assert asyncio.run(call(door[1], over_http)) == (over_http["url"], {"sum": 5})
+    with pytest.raises(MissingExtra, match=r"Grpc first, which is only reached over gRPC, .*agent3\[grpc\]"):
+        asyncio.run(call(door[1]))

@@ -10,7 +10,7 @@ from starlette.types import Scope
 
 from agent3.calls.outbox import KEY
 from agent3.definitions import AgentCard
-from agent3.errors import Agent3Error, SetupError, TargetRefused
+from agent3.errors import Agent3Error, MissingExtra, SetupError, TargetRefused
 from agent3.gateway.protocol import Door, Found, Given, Listening, Protocol, Services
 from agent3.gateway.registration import named_credential
 from agent3.identity.oauth import check_flow, confirm_with_issuer
@@ -19,11 +19,12 @@ from agent3.identity.secret_refs import check_query, open_route
 from agent3.identity.secrets import Vault
 from agent3.identity.sign_ins import SignInEntry, SignInWish
 from agent3.model import Agent, Route
-from agent3.protocols.a2a.cards.cards import interfaces
+from agent3.protocols.a2a.cards.cards import address_of, interfaces
 from agent3.protocols.a2a.cards.signatures import CardKey, SigningKeys
 from agent3.protocols.a2a.door.push import Pushes
 from agent3.protocols.a2a.gateway_routes import CALLBACKS, A2ADoors
 from agent3.protocols.a2a.grpc import check_installed
+from agent3.protocols.a2a.peer.bindings import spoken
 from agent3.protocols.a2a.peer.card_discovery import explain_key_change
 from agent3.protocols.a2a.peer.connector import GIVEN, SIGNATURE, A2AConnector
 from agent3.protocols.a2a.peer.credentials import named_origins
@@ -54,12 +55,15 @@ class A2A(Protocol):
             return ()
         if "supportedInterfaces" not in card and not ("url" in card and "skills" in card):
             return ()
-        offered = interfaces(AgentCard.from_wire(card))
+        read = AgentCard.from_wire(card)
+        offered = interfaces(read, spoken())
+        if not offered and interfaces(read):
+            raise MissingExtra(f"{read.name}, which is only reached over gRPC,", "grpc")
         if not offered:
             raise SetupError(f"{given.where} is a card without an A2A address.")
         header, reference = named_credential(given.credential)
         meta = {"secret_header": header} if header else {}
-        route = Route("a2a", check_query(offered[0][0].url), credential=reference, meta=meta)
+        route = Route("a2a", check_query(address_of(offered[0][0])), credential=reference, meta=meta)
         return [Found(route, given.name, dict(card))]
 
     def likelihood(self, address: str) -> float:
@@ -87,7 +91,7 @@ class A2A(Protocol):
         return frozenset(named_origins(AgentCard.from_wire(agent.card)))
 
     def speaks_at(self, agent: Agent, address: str) -> bool:
-        offered = {interface.url.rstrip("/") for interface, _ in interfaces(AgentCard.from_wire(agent.card))}
+        offered = {address_of(interface).rstrip("/") for interface, _ in interfaces(AgentCard.from_wire(agent.card))}
         return address.partition("?")[0].rstrip("/") in offered
 
     async def sign_in(self, found: Found, wish: SignInWish, refusal: TargetRefused | None) -> SignInEntry | None:

@@ -6,12 +6,13 @@ What each generation calls the fields is in ``agent3.card_formats``.
 from __future__ import annotations
 
 from typing import Any, Final
+from urllib.parse import urlsplit
 
 from agent3 import card_formats
 from agent3.definitions import AgentCard, AgentInterface
 from agent3.protocols.a2a.wire.types import Generation
 
-__all__ = ["document", "interfaces"]
+__all__ = ["address_of", "document", "grpc_url", "interfaces"]
 
 _GENERATIONS: Final[dict[str, Generation]] = {"1.0": "1.0", "0.3": "0.3", "0.2": "0.3", "0.1": "0.1"}
 """The generation of each version, newest first."""
@@ -41,3 +42,15 @@ def interfaces(card: AgentCard, bindings: tuple[str, ...] = _BINDINGS) -> list[t
             known.append((order.index(generation), bindings.index(binding), interface, generation))
     known.sort(key=lambda entry: entry[:2])
     return [(interface, generation) for *_, interface, generation in known]
+
+
+def address_of(interface: AgentInterface) -> str:
+    """The address of an interface as a URL, whatever its binding."""
+    return grpc_url(interface.url) if interface.protocol_binding.upper() == "GRPC" else interface.url
+
+
+def grpc_url(address: str) -> str:
+    """The address of a gRPC agent as a URL; cards write ``host:port``, which means TLS at port 443."""
+    parts = urlsplit(address if "://" in address else f"//{address}")
+    secure = parts.scheme in ("https", "grpcs") or (not parts.scheme and parts.netloc.endswith(":443"))
+    return f"{'https' if secure else 'http'}://{parts.netloc}{parts.path}"

@@ -17,7 +17,7 @@ import grpc.aio
 
 from agent3 import jsonrpc
 from agent3.env import REAL
-from agent3.errors import Agent3Error, RateLimited, ValidationError
+from agent3.errors import Agent3Error, RateLimited, TooLarge, ValidationError
 from agent3.protocols.a2a.grpc.codecs import GRPCS, Rpc, read_status
 from agent3.protocols.a2a.wire import Value
 from agent3.protocols.a2a.wire.types import Generation, Item, Request
@@ -27,6 +27,8 @@ __all__ = ["ANSWERS", "GrpcChannel"]
 
 ANSWERS = jsonrpc.Limits(body=8 << 20, nodes=200_000)
 """Limits of an agent's answers, which are higher than those of a stranger's requests."""
+STREAM_BYTES = 256 << 20
+"""Bytes of a whole stream; each of its messages is bounded like an answer."""
 _NO_CONNECTION = "failed to connect"
 _DETAILS = "grpc-status-details-bin"
 _SECURE = frozenset({"https", "grpcs"})
@@ -104,8 +106,12 @@ class GrpcChannel:
         rpc, data = self._codec.write_request(request)
         opened: grpc.aio.UnaryStreamMultiCallable[bytes, bytes] = self._channel.unary_stream(self._path(rpc))
         call = opened(data, metadata=self._headers(metadata), timeout=timeout)
+        size = 0
         try:
             async for answer in call:
+                size += len(answer)
+                if size > STREAM_BYTES:
+                    raise TooLarge(f"The stream has more than {STREAM_BYTES >> 20} MiB.")
                 yield self._codec.read_item(answer, self._limits)
         except grpc.aio.AioRpcError as error:
             raise _read_error(error) from None

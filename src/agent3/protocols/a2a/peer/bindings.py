@@ -33,6 +33,7 @@ from agent3.errors import (
     Unavailable,
 )
 from agent3.protocols.a2a import grpc
+from agent3.protocols.a2a.cards.cards import grpc_url
 from agent3.protocols.a2a.wire import CODECS, RESTS, Value
 from agent3.protocols.a2a.wire import errors as wire_errors
 from agent3.protocols.a2a.wire.errors import ContentTypeNotSupported
@@ -42,7 +43,7 @@ from agent3.security.outbound import Gate, Stream
 if TYPE_CHECKING:
     from agent3.protocols.a2a.grpc.channel import GrpcChannel
 
-__all__ = ["BINDINGS", "Binding", "GrpcBinding", "Interface", "RequestOptions", "grpc_url"]
+__all__ = ["BINDINGS", "Binding", "GrpcBinding", "Interface", "RequestOptions", "spoken"]
 
 LIMITS: Final = jsonrpc.Limits(body=16 << 20, nodes=500_000, lenient=True)
 """What an agent may answer: more than a stranger may send, since the operator chose the agent."""
@@ -389,16 +390,14 @@ class GrpcBinding:
         return metadata
 
 
-def grpc_url(address: str) -> str:
-    """The address of a gRPC agent as a URL; cards write ``host:port``, which means TLS at port 443."""
-    parts = urlsplit(address if "://" in address else f"//{address}")
-    secure = parts.scheme in ("https", "grpcs") or (not parts.scheme and parts.netloc.endswith(":443"))
-    return f"{'https' if secure else 'http'}://{parts.netloc}{parts.path}"
-
-
 BINDINGS: Final[dict[str, Callable[[Interface, Gate], Binding]]] = {
     "JSONRPC": JsonRpcBinding,
     "HTTP+JSON": RestBinding,
     "GRPC": GrpcBinding,
 }
 """The supported bindings, in the order in which they are tried."""
+
+
+def spoken() -> tuple[str, ...]:
+    """Those of them for which everything is installed."""
+    return tuple(name for name in BINDINGS if name != "GRPC" or find_spec("grpc") is not None)

@@ -16,11 +16,11 @@ from typing import Any, Self, TypeVar
 from agent3 import bridge
 from agent3.definitions import AgentCard
 from agent3.env import REAL
-from agent3.errors import JobNotFound, SetupError, ValidationError
+from agent3.errors import JobNotFound, MissingExtra, SetupError, ValidationError
 from agent3.identity.secrets import EnvironmentVault, Secret
 from agent3.protocols.a2a.cards import cards
 from agent3.protocols.a2a.cards.extensions import SEARCH
-from agent3.protocols.a2a.peer.bindings import Interface, RequestOptions, grpc_url
+from agent3.protocols.a2a.peer.bindings import Interface, RequestOptions, spoken
 from agent3.protocols.a2a.peer.card_discovery import FoundCard, check_signature, find_card
 from agent3.protocols.a2a.peer.credentials import Credential
 from agent3.protocols.a2a.peer.peers import EXTENSIONS, Peer
@@ -100,11 +100,12 @@ class A2AClient:
         card = agent if isinstance(agent, AgentCard) else None if isinstance(agent, str) else AgentCard.from_wire(agent)
         address = agent if isinstance(agent, str) else ""
         if card is not None:
-            offered = cards.interfaces(card)
+            offered = cards.interfaces(card, spoken())
+            if not offered and cards.interfaces(card):
+                raise MissingExtra(f"{card.name}, which is only reached over gRPC,", "grpc")
             if not offered:
                 raise SetupError(f"The card of {card.name!r} has no address to connect to.")
-            first = offered[0][0]
-            address = grpc_url(first.url) if first.protocol_binding.upper() == "GRPC" else first.url
+            address = cards.address_of(offered[0][0])
         gate = Gate(replace(policy or Policy(), total_timeout=timeout).registering(address))
         try:
             if card is None:

@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import asyncio
 from collections import OrderedDict
-from collections.abc import AsyncGenerator, Mapping
+from collections.abc import AsyncGenerator, Coroutine, Mapping
 from contextlib import aclosing, suppress
 from datetime import UTC, datetime
 from typing import Any, ClassVar, Final
@@ -82,10 +82,19 @@ log = logger("a2a.client")
 DEADLINE_HEADER: Final = "X-Agent3-Deadline"
 _MOST_EVENTS: Final = 10_000
 """Events that one turn may emit. Artifacts are part of the outcome too, so nothing is lost beyond that."""
+_MOST_ITEMS: Final = 100_000
+_MOST_ARTIFACTS: Final = 1_000
+"""Items that one stream may have, and artifacts that one task may. An agent that sends more is not believed to end."""
+_JOINED_AT_ONCE: Final = 2_000
+"""Pieces of artifacts that are joined on the event loop."""
 _CANCEL_TIMEOUT: Final = 5.0
 _CANCEL_DELAY: Final = 0.5
 """Seconds before a task is cancelled at its agent: a gateway that stops cancels its turns as well, and then the tasks
 are to go on without it."""
+_LATE_NAME: Final = 60.0
+_MOST_UNNAMED: Final = 1_000
+"""Seconds, and messages at once, for which we listen after our caller has left, until the agent names its task: one
+without a name cannot be cancelled."""
 _LONGEST_POLL: Final = 10.0
 _POLL_SHARE: Final = 0.5
 _PUSH_SHARE: Final = 0.8
@@ -127,6 +136,8 @@ class A2AConnector:
     ):
         self._messages = metrics.a2a_messages_sent
         self._references_dropped = metrics.a2a_references_dropped
+        self._cancelled = metrics.a2a_cancellations
+        self._events_dropped = metrics.events_dropped
         self.peers = Peers(policy, ceiling=ceiling, unused=unused, pauses=pauses, env=env)
         self._idle = idle
         self._ceiling = ceiling
@@ -138,6 +149,8 @@ class A2AConnector:
         self._tasks: OrderedDict[tuple[str, str, str], str] = OrderedDict()
         """Tasks of agents by the caller, the agent and the caller's id of the job, under which it refers to them."""
         self._cancellations: set[asyncio.Task[None]] = set()
+        self._unnamed = 0
+        """Messages whose callers have left, and whose tasks the agents have not named yet."""
 
     async def describe(self, address: str, *, secret: Secret | None = None, route: Route | None = None) -> Agent:
         """The agent of the card at an address, every skill a capability. An error if there is no card.
@@ -148,6 +161,7 @@ class A2AConnector:
         """
         pattern = route or Route("a2a", address)
         peer = await self.peers.get(address, secret, pattern.meta, fresh=True)
+        peer.check_reachable()
         found = peer.found
         signature = await check_signature(peer.gate, found)
         found, signature = keep_signed(found, signature)
@@ -279,33 +293,43 @@ class A2AConnector:
         config = push.wait.config if push is not None and (push.wait.trust.reliable or peer.dedupes) else None
         sending = Sending(return_immediately=push is not None, push=config)
         try:
-            try:
-                reply = await peer.send(self._build_send(call, peer, message, sending), self._options(call))
-                if push is not None and config is not None:
-                    push.wait.registered = True
-            except (RequestError, TargetRefused) as error:
-                if push is None or config is None:
-                    raise
-                # Sent again without the configuration only if the agent did not take it, or recognizes it. A 401 is
-                # about who we are, which would be the same.
-                harmless = isinstance(error, PushNotSupported) or not error.sent or peer.dedupes
-                if error.data.get("http_status") == 401 or not harmless:
-                    push.wait.trust.doubt()  # if it was about the configuration, the next message goes without
-                    raise
-                reply = await peer.send(self._build_send(call, peer, message), self._options(call))
-                push.give_up(error)
-        except asyncio.CancelledError:
-            # In the first generation the client names the task, so it is known before any answer.
-            named = peer.interface is not None and peer.interface.generation == "0.1"
-            self._leave(call, peer, message.task_id or (message.message_id if named else None))
-            raise
-        assert isinstance(reply, (Task, Message))
+            reply = await self._send_named(call, peer, self._build_send(call, peer, message, sending))
+            if push is not None and config is not None:
+                push.wait.registered = True
+        except (RequestError, TargetRefused) as error:
+            if push is None or config is None:
+                raise
+            # Sent again without the configuration only if the agent did not take it, or recognizes it. A 401 is
+            # about who we are, which would be the same.
+            harmless = isinstance(error, PushNotSupported) or not error.sent or peer.dedupes
+            if error.data.get("http_status") == 401 or not harmless:
+                push.wait.trust.doubt()  # if it was about the configuration, the next message goes without
+                raise
+            reply = await self._send_named(call, peer, self._build_send(call, peer, message))
+            push.give_up(error)
         if isinstance(reply, Message) or reply.status.state in SETTLED:
             return self._finish(call, reply)
         left = self._time_left(call)
         polls = self._push_follower(call, peer) is None  # asked again: it may have been given up just now
         patience = min(_LONGEST_POLL, _POLL_SHARE * left) if polls else _PUSH_SHARE * left
         return await self._follow(call, peer, None, reply.id, self._env.monotonic() + patience)
+
+    async def _send_named(self, call: Call, peer: Peer, request: Send) -> Task | Message:
+        """The answer to a message. A caller that leaves before it takes the task with it, by whatever name it has."""
+        sending = asyncio.get_running_loop().create_task(peer.send(request, self._options(call)))
+        try:
+            reply = await asyncio.shield(sending)
+        except asyncio.CancelledError:
+            message = request.message
+            # In the first generation the client names the task, so it is known before any answer.
+            named = peer.interface is not None and peer.interface.generation == "0.1"
+            task_id = message.task_id or (message.message_id if named else None)
+            if task_id is not None or not self._await_name(call, peer, sending):
+                sending.cancel()
+                self._leave(call, peer, task_id)
+            raise
+        assert isinstance(reply, (Task, Message))
+        return reply
 
     async def _attach(self, call: Call, peer: Peer, task_id: str) -> Outcome:
         """A later turn of a job whose task goes on: waits for a push if one was waited for before, else only reads."""
@@ -336,11 +360,19 @@ class A2AConnector:
         else:
             longest_pause = min(1.0, max(0.05, 0.2 * (until - self._env.monotonic())))
             source = peer.poll(task_id or "", self._options(call), longest_pause)
-        fold, room = TaskFold(), _MOST_EVENTS
+        fold, room, count = TaskFold(), _MOST_EVENTS, 0
+        if task_id is None:
+            source = self._listen_for_name(call, peer, source)
         try:
             async with _TaskKeeper(call) as keeper, aclosing(source) as items:
                 async for item in items:
-                    events = fold.add(item)[:room]
+                    count += 1
+                    if count > _MOST_ITEMS or fold.count > _MOST_ARTIFACTS:
+                        raise _endless(call)
+                    events = fold.add(item)
+                    if len(events) > room:
+                        self._events_dropped.inc(("too many events in one turn",), len(events) - room)
+                        events = events[:room]
                     room -= len(events)
                     for event in events:
                         call.emit(event)
@@ -351,6 +383,9 @@ class A2AConnector:
         except asyncio.CancelledError:
             self._leave(call, peer, fold.task.id if fold.task is not None else task_id)
             raise
+        except TooLarge:
+            self._cancel_soon(peer, fold.task.id if fold.task is not None else task_id, "too large")
+            raise
         except JobNotFound:
             self._lost.pop(message_id(call), None)
             raise
@@ -358,7 +393,7 @@ class A2AConnector:
             if fold.task is not None:
                 self._remember_lost(call, fold.task.id)
             raise
-        result = fold.result()
+        result = fold.result() if count <= _JOINED_AT_ONCE else await asyncio.to_thread(fold.result)
         if result is None:
             raise MalformedResponse(f"{call.agent} ended its answer without any content.")
         if (
@@ -404,22 +439,105 @@ class A2AConnector:
         """A turn was cut off. If it ran out of time, its task goes on; if it was cancelled, so is its task."""
         if task_id is None:
             return
-        expires = call.live.expires
-        if expires is not None and self._env.monotonic() >= expires - 0.05:
+        if self._is_out_of_time(call):
             self._remember_lost(call, task_id)
-            return
+        else:
+            self._cancel_soon(peer, task_id, "caller left")
 
-        async def cancel() -> None:
+    def _is_out_of_time(self, call: Call) -> bool:
+        expires = call.live.expires
+        return expires is not None and self._env.monotonic() >= expires - 0.05
+
+    def _cancel_soon(self, peer: Peer, task_id: str | None, reason: str) -> None:
+        """Cancel a task at its agent without anybody waiting for it."""
+        if task_id is not None:
+            self._in_background(self._cancel_at_agent(peer, task_id, reason))
+
+    async def _cancel_at_agent(self, peer: Peer, task_id: str, reason: str) -> None:
+        try:
+            async with asyncio.timeout(_CANCEL_TIMEOUT):
+                await asyncio.sleep(_CANCEL_DELAY)
+                await peer.send(CancelTask(id=task_id))
+        except (Agent3Error, TimeoutError) as error:
+            self._cancelled.inc((reason, "failed"))
+            log.info("a task could not be cancelled at %s: %s", peer.host, error)
+        else:
+            self._cancelled.inc((reason, "cancelled"))
+
+    def _in_background(self, work: Coroutine[Any, Any, None]) -> None:
+        task = asyncio.get_running_loop().create_task(work)
+        self._cancellations.add(task)
+        task.add_done_callback(self._cancellations.discard)
+
+    def _await_name(
+        self, call: Call, peer: Peer, answering: asyncio.Task[Any], items: AsyncGenerator[Item, None] | None = None
+    ) -> bool:
+        """Listen for the name of a task whose caller has left, and then leave the task as well; False for one too many.
+
+        ``answering`` is what will bring the name: the answer to the message, or the first of ``items``.
+        """
+        if self._unnamed >= _MOST_UNNAMED:
+            self._cancelled.inc(("named late", "not awaited"))
+            return False
+        out_of_time = self._is_out_of_time(call)
+
+        async def listen() -> None:
             try:
-                async with asyncio.timeout(_CANCEL_TIMEOUT):
-                    await asyncio.sleep(_CANCEL_DELAY)
-                    await peer.send(CancelTask(id=task_id))
+                async with asyncio.timeout(_LATE_NAME):
+                    answer = await answering
             except (Agent3Error, TimeoutError) as error:
-                log.info("a task could not be cancelled at %s: %s", peer.host, error)
+                self._cancelled.inc(("named late", "never named"))
+                log.info(
+                    "%s did not name the task of a call that was cancelled: %s",
+                    peer.host,
+                    str(error) or "no answer came",
+                )
+                return
+            finally:
+                self._unnamed -= 1
+                answering.cancel()
+                if items is not None:
+                    await asyncio.wait([answering])
+                    await items.aclose()
+            if (
+                answer is None
+                or isinstance(answer, Message)
+                or (isinstance(answer, Task) and answer.status.state in TERMINAL)
+            ):
+                self._cancelled.inc(("named late", "ended already"))
+                return
+            task_id = answer.id if isinstance(answer, Task) else answer.task_id
+            if out_of_time:
+                self._remember_lost(call, task_id)
+            else:
+                await self._cancel_at_agent(peer, task_id, "named late")
 
-        cancellation = asyncio.get_running_loop().create_task(cancel())
-        self._cancellations.add(cancellation)
-        cancellation.add_done_callback(self._cancellations.discard)
+        self._unnamed += 1
+        self._in_background(listen())
+        return True
+
+    async def _listen_for_name(
+        self, call: Call, peer: Peer, source: AsyncGenerator[Item, None]
+    ) -> AsyncGenerator[Item, None]:
+        """The items of a stream. A caller that leaves before the first of them takes the task with it, too."""
+        listens = False
+        try:
+            first = asyncio.get_running_loop().create_task(_first_of(source))
+            try:
+                item = await asyncio.shield(first)
+            except asyncio.CancelledError:
+                listens = self._await_name(call, peer, first, source)
+                if not listens:
+                    first.cancel()
+                    await asyncio.wait([first])
+                raise
+            if item is not None:
+                yield item
+                async for item in source:
+                    yield item
+        finally:
+            if not listens:
+                await source.aclose()
 
     def _end_wait(self, call: Call) -> None:
         """The task of a call is no longer waited for by push."""
@@ -481,6 +599,15 @@ class A2AConnector:
             return None
         moment = datetime.fromtimestamp(self._env.now() + self._time_left(call), UTC)
         return moment.isoformat(timespec="milliseconds").replace("+00:00", "Z")
+
+
+async def _first_of(items: AsyncGenerator[Item, None]) -> Item | None:
+    return await anext(items, None)
+
+
+def _endless(call: Call) -> TooLarge:
+    most = f"{_MOST_ITEMS:,} updates or {_MOST_ARTIFACTS:,} artifacts"
+    return TooLarge(f"The answer of {call.agent} is too large: it has more than {most}. Its task was cancelled.")
 
 
 class _TaskKeeper:

@@ -10,7 +10,7 @@ from agent3.env import REAL, Env
 from agent3.identity.oauth import origin_of
 from agent3.identity.scheme_credentials import Scheme, SchemeCredential, is_usable, scheme_origins
 from agent3.identity.secrets import Secret
-from agent3.protocols.a2a.cards.cards import interfaces
+from agent3.protocols.a2a.cards.cards import address_of, interfaces
 from agent3.security.outbound import Gate
 
 __all__ = ["ORIGINS", "Credential", "named_origins", "security_schemes"]
@@ -36,7 +36,7 @@ def security_schemes(card: AgentCard, *, alone: bool = False) -> Iterator[Scheme
 
 def named_origins(card: AgentCard) -> list[str]:
     """All origins to which a card sends a secret: its interfaces, and those that give tokens."""
-    found = {origin_of(each.url) for each, _ in interfaces(card)}
+    found = {origin_of(address_of(each)) for each, _ in interfaces(card)}
     for scheme in security_schemes(card):
         found.update(scheme_origins(scheme.definition))
     return sorted(found)

@@ -29,6 +29,7 @@ from agent3.errors import (
     MethodNotFound,
     MissingExtra,
     RequestError,
+    SecurityError,
     TargetError,
     TargetRefused,
     Unavailable,
@@ -69,6 +70,8 @@ SETTLED: Final = TERMINAL | INTERRUPTED
 _GENERATIONS: Final[tuple[Generation, ...]] = ("1.0", "0.3", "0.1")
 _RESUMPTIONS: Final = 5
 """How often a broken stream is resumed before the task is polled instead."""
+_AT_ONCE: Final = 16
+"""Items of a stream that are read before others have their turn on the loop."""
 _NOT_STREAMED: Final = (MethodNotFound, MethodNotAllowed, UnsupportedOperation, JobNotFound)
 _BROKEN_OFF: Final = (Unavailable, CallTimeout, MalformedResponse)
 _REMEMBERED_INTERFACES: Final = 10_000
@@ -141,7 +144,7 @@ class Peer:
                         if not await self.credential.renew(authorized.headers, refused):
                             raise
                         value = await binding.send(request, await self._authorize(options, binding))
-                except RequestError as error:
+                except (RequestError, SecurityError) as error:
                     if not self._may_try_next(binding, request, error):
                         raise
                     first_error = first_error or error
@@ -174,7 +177,7 @@ class Peer:
                         except TargetRefused as refused:
                             if not renewable or not await self.credential.renew(authorized.headers, refused):
                                 raise
-                except RequestError as error:
+                except (RequestError, SecurityError) as error:
                     if not self._may_try_next(binding, request, error):
                         raise
                     first_error = first_error or error
@@ -192,12 +195,17 @@ class Peer:
         """
         progress = _StreamProgress(request.id if isinstance(request, Subscribe) else None)
         source: Send | Subscribe = request
+        read = 0
         for attempt in range(_RESUMPTIONS + 1):
             try:
                 async with aclosing(self.stream(source, options, progress.last_event)) as items:
                     async for event_id, item in items:
                         over = progress.note(event_id, item, source)
                         yield item
+                        # What has arrived already is read without waiting: others wait for the loop.
+                        read += 1
+                        if read % _AT_ONCE == 0:
+                            await asyncio.sleep(0)
                         if over:
                             return
                 if progress.settled:
@@ -277,16 +285,24 @@ class Peer:
                 continue
             yield self.bindings[interface]
 
+    def check_reachable(self) -> None:
+        """MissingExtra, or TargetError, where the card names no interface that we can speak."""
+        if next(self._candidates(), None) is None:
+            raise self._no_interface()
+
     def _no_interface(self) -> Agent3Error:
         if any(each.protocol_binding.upper() == "GRPC" for each in self.card.interfaces):
             return MissingExtra(f"{self.card.name}, which is only reached over gRPC,", "grpc")
         return TargetError(f"The card of {self.host} has no address for {', '.join(BINDINGS)}.")
 
-    def _may_try_next(self, binding: Binding, request: Request, error: RequestError) -> bool:
+    def _may_try_next(self, binding: Binding, request: Request, error: RequestError | SecurityError) -> bool:
         """Whether an error means that this language is not spoken here, and so that nothing was done.
 
-        At an interface that has taken a message before, only a message that it no longer takes means that.
+        At an interface that has taken a message before, only a message that it no longer takes means that. An address
+        that may not be reached was sent nothing.
         """
+        if isinstance(error, SecurityError):
+            return not error.sent
         if binding.interface == self.interface and not isinstance(request, Send):
             return False
         if isinstance(error, (MethodNotFound, MethodNotAllowed, VersionNotSupported)):

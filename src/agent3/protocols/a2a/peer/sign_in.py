@@ -13,8 +13,7 @@ from msgspec.structs import replace
 
 from agent3.definitions import AgentCard
 from agent3.identity.oauth import Flow, check_endpoint, fetch_metadata, flow_from_metadata, issuer_of, origin_of
-from agent3.protocols.a2a.cards.cards import interfaces
-from agent3.protocols.a2a.peer.bindings import grpc_url
+from agent3.protocols.a2a.cards.cards import address_of, interfaces
 from agent3.protocols.a2a.peer.credentials import security_schemes
 from agent3.security.outbound import Gate
 
@@ -62,10 +61,7 @@ async def _read_flow(gate: Gate, scheme: Mapping[str, Any], flow: Mapping[str, A
 
 def _for_agent(flow: Flow, card: AgentCard) -> Flow:
     """For the agent at the first address that is spoken to, and at other ports of its host that the card names."""
-    urls = [
-        grpc_url(interface.url) if interface.protocol_binding.upper() == "GRPC" else interface.url
-        for interface, _ in interfaces(card)
-    ]
+    urls = [address_of(interface) for interface, _ in interfaces(card)]
     if not urls:
         return flow
     host = urlsplit(urls[0]).hostname

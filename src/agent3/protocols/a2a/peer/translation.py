@@ -312,6 +312,11 @@ class TaskFold:
         self.message: Message | None = None
         self._artifacts: dict[str, Growing] = {}
 
+    @property
+    def count(self) -> int:
+        """How many artifacts there are."""
+        return len(self._artifacts)
+
     def add(self, item: Item) -> list[Event]:
         """Take the next item. A task replaces everything before it."""
         if isinstance(item, Message):
