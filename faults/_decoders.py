@@ -138,7 +138,7 @@ def _ask(raw: bytes) -> None:
         with suppress(Agent3Error):
             door._parse_ask(value)
         fold([value])
-    door._parse_answers(_text(raw), (Question("q", "?", {"type": "boolean"}), Question("r", "?", {"type": "array"})))
+    door.parse_answers(_text(raw), (Question("q", "?", {"type": "boolean"}), Question("r", "?", {"type": "array"})))
 
 
 def _unpack(raw: bytes) -> None:

@@ -287,6 +287,8 @@ class Answer(Struct, frozen=True, omit_defaults=True):
     data: Any = None
     exact: bool = False
     """Given as input, by the id of its question, and not said in words."""
+    words: str = ""
+    """What was said, where ``data`` was made of it; they may say that there is no answer."""
 
 
 Entry = Literal["start", "answer", "attach", "cancel"]

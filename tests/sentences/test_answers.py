@@ -3,14 +3,19 @@
 from __future__ import annotations
 
 import asyncio
+from collections.abc import Awaitable, Callable
 from typing import Any, Literal
 
+import pydantic
 import pytest
 
-from agent3 import LocalAgent
-from agent3.gateway import Caller, CallRequest
-from agent3.model import LOCAL, Capability, Done, Failed, Needs, Outcome
-from agent3.sentences import FREE_TEXT, Forbidden, free_text, judge_answer
+from agent3 import Context, LocalAgent
+from agent3.gateway import Caller, CallRequest, Gateway
+from agent3.model import LOCAL, Capability, Done, Failed, Needs, Outcome, Question
+from agent3.protocols.a2a.door.projection import answers_to
+from agent3.protocols.a2a.wire.types import Message, Part, Role
+from agent3.protocols.nlweb.ask.door import parse_answers
+from agent3.sentences import FREE_TEXT, Forbidden, free_text, judge_answer, judge_words
 from agent3.server.build import build
 from agent3.settings import Settings, Storage
 
@@ -159,6 +164,78 @@ def test_a_name_is_a_value_whatever_it_begins_with(name: str) -> None:
 )  # fmt: skip
 def test_a_text_may_say_what_it_likes_but_a_bare_refusal(text: str, judged: str | None) -> None:
     assert judge_answer("body", NAME, text) == judged
+
+
+class Guest(pydantic.BaseModel):
+    name: str
+
+
+SAYS_A_TEXT: dict[str, Callable[..., Awaitable[Outcome]]] = {
+    "REST": lambda gateway, job, asked, said: gateway.reply(ME, job, said),
+    "terminal": lambda gateway, job, asked, said: gateway.reply(ME, job, {asked[0].id: {"said": said}}),
+    "A2A": lambda gateway, job, asked, said: gateway.answer(
+        ME, job, answers_to(asked, Message(message_id="m", role=Role.USER, parts=(Part(text=said),)))
+    ),
+    "/ask": lambda gateway, job, asked, said: gateway.answer(ME, job, parse_answers(said, asked)),
+}
+
+
+@pytest.mark.parametrize("door", SAYS_A_TEXT)
+def test_through_every_door_a_form_is_not_filled_with_a_refusal_or_a_hedge(door: str) -> None:
+    async def story(said: Any, gateway: Gateway, booked: list[str]) -> Outcome:
+        booked.clear()
+        outcome = await gateway.call(ME, CallRequest(agent="desk", capability="book", input={}))
+        assert isinstance(outcome, Needs)
+        assert outcome.job is not None
+        if isinstance(said, dict):
+            return await gateway.reply(ME, outcome.job, {"q1": said})
+        return await SAYS_A_TEXT[door](gateway, outcome.job, outcome.questions, said)
+
+    async def tell() -> None:
+        booked: list[str] = []
+        agent = LocalAgent("desk")
+
+        @agent.capability(replay=True)
+        async def book(ctx: Context) -> str:
+            """Book a table."""
+            booked.append((await ctx.ask("Who comes?", Guest)).name)
+            return "booked"
+
+        async with build(Settings(storage=Storage(url="sqlite://")), [agent]) as server:
+            for said in ("no", "never mind", "olvídalo"):
+                outcome = await story(said, server.gateway, booked)
+                assert isinstance(outcome, Failed), said
+                assert (outcome.code, booked) == ("declined", []), said
+            for said in ("not yet", "what?", "not Ana", "¿quién?"):
+                outcome = await story(said, server.gateway, booked)
+                assert isinstance(outcome, Needs), said
+                assert booked == [], said
+            for given, taken in (({"name": "no"}, "no"), ("Ana", "Ana"), ('"no"', '"no"')):
+                assert isinstance(await story(given, server.gateway, booked), Done), given
+                assert booked == [taken], given
+
+    asyncio.run(tell())
+
+
+WHO, ANY = Question("q1", "Which topping?", NAME), Question("q1", "Any allergies?", NAME)
+
+
+@pytest.mark.parametrize(
+    ("question", "said", "judged"),
+    [
+        (WHO, "nvm", "refused"), (WHO, "let's drop it", "refused"), (WHO, "mejor lo dejamos", "refused"),
+        (WHO, "I'd rather not", "refused"), (WHO, "no hace falta", "refused"), (WHO, "maybe ham", "open"),
+        (WHO, "not ham", "open"), (WHO, "mañana te digo", "open"), (WHO, "such as?", "open"), (WHO, "ham", None),
+        (Question("q1", "Which one?", {"type": "string", "enum": ["no", "ham"]}), "No", None),
+        (Question("q1", "Are you a member?", {"type": "boolean"}), "no", None),
+        (ANY, "no", None), (ANY, "never mind", "refused"), (Question("q1", "Really pay?", NAME), "no", "refused"),
+        (Question("q1", "Really pay?", NAME), "yes", None),
+        (Question("q1", "How was it?", NAME), "It was cold, I did not like it", None),
+        (Question("q1", "What should I tell her?", NAME), "Are you coming?", None),
+    ],
+)  # fmt: skip
+def test_words_are_judged_by_what_the_question_wants(question: Question, said: str, judged: str | None) -> None:
+    assert judge_words(ORDER, question, said) == judged
 
 
 MESSAGE = {"type": "object", "properties": {"message": NAME}, "required": ["message"]}

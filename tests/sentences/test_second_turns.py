@@ -13,7 +13,10 @@ from agent3.server.build import build
 from agent3.settings import Settings, Storage
 
 ME = Caller(LOCAL, "rest")
-DROPPED = ("do not order it", "cancel", "stop", "I don't want it anymore", "nothing, forget it", "no quiero nada")
+DROPPED = (
+    "do not order it", "cancel", "stop", "I don't want it anymore", "nothing, forget it", "no quiero nada", "no",
+    "nothing", "never mind", "olvídalo", "no gracias", "mejor no", "nada",
+)  # fmt: skip
 
 
 def shop(done: list[str]) -> LocalAgent:
@@ -40,7 +43,7 @@ def files(done: list[str]) -> LocalAgent:
     return agent
 
 
-@pytest.mark.parametrize("said", [*DROPPED, "mushrooms", "nothing"])
+@pytest.mark.parametrize("said", [*DROPPED, "mushrooms", '"nothing"'])
 def test_an_answer_that_drops_the_matter_declines_the_question_of_a_function(said: str) -> None:
     done: list[str] = []
 

@@ -128,12 +128,14 @@ def _ask_person(questions: list[dict[str, Any]]) -> dict[str, Any] | None:
             print(f"  Open {url}, then press Enter.")
         try:
             said = input(f"{_question_text(question)} ")
-            while not said.strip() and not url and (said := _answer_without_words(question)) is None:
+            given = None
+            while not said.strip() and not url and (given := _answer_without_words(question)) is None:
                 said = input("Please answer, or press Ctrl-D to leave the question open.")
         except (EOFError, KeyboardInterrupt):
             print()
             return None
-        answers[question["id"]] = said
+        # As words: "no" and "never mind" are then no values.
+        answers[question["id"]] = {"said": said} if given is None else given
     return answers
 
 

@@ -69,7 +69,7 @@ from agent3.model import (
     text_of,
 )
 from agent3.schema import nearest
-from agent3.schema.coercion import from_words
+from agent3.schema.coercion import in_words
 from agent3.security.limits import RateLimiter
 from agent3.sentences.questions import AGAIN
 
@@ -613,14 +613,16 @@ class Gateway:
             given = {waiting.questions[0].id: said} if waiting.questions else {}
         else:
             given = said
-        answers = {question.id: _answer(given, question) for question in waiting.questions if question.id in given}
-        if given is said:
-            answers = {name: replace(answer, exact=True) for name, answer in answers.items()}
+        answers = {
+            question.id: _answer(given[question.id], question, named=given is said)
+            for question in waiting.questions
+            if question.id in given
+        }
         return await self.answer(caller, job, answers)
 
     async def _approve_by_answer(self, caller: Caller, approval: str, said: str | Mapping[str, Any]) -> Outcome:
         self.count_question(caller.principal)
-        given = _answer({QUESTION: said.get(QUESTION, said) if isinstance(said, Mapping) else said}, _APPROVES)
+        given = _answer(said.get(QUESTION, said) if isinstance(said, Mapping) else said, _APPROVES)
         yes = given.data is True and given.action == "accept"
         if not yes and not (given.action != "accept" or given.data is False):
             raise ValidationError("Answer yes or no.")
@@ -738,21 +740,23 @@ def _check_bounds(name: str, value: Any, least: float, most: float) -> Any:
     return value
 
 
-def _answer(given: Mapping[str, Any], question: Question) -> Answer:
-    """An answer as it was given: with an action, or the data alone.
+def _answer(said: Any, question: Question, *, named: bool = False) -> Answer:
+    """An answer as it was given: with an action, as words (``{"said": "…"}``), or the data alone.
 
-    A text for a question that wants something else, such as a number or a yes, is taken for that where it fits.
+    A text for a question that wants something else, such as a number or a yes, is taken for that where it fits. With
+    ``named`` it was given by the id of its question, as input.
     """
-    said = given[question.id]
-    if isinstance(said, dict) and set(said) <= {"action", "data"}:
+    if isinstance(said, dict) and said and set(said) <= {"action", "data"}:
         action = said.get("action")
         if action in ("accept", "decline", "cancel"):
-            return Answer(action, said.get("data"))
+            return Answer(action, said.get("data"), exact=True)
+    if isinstance(said, dict) and set(said) == {"said"} and isinstance(said["said"], str):
+        said, named = said["said"], False
     if isinstance(said, str) and question.schema is not None and not _fits(said, question.schema):
-        value = from_words(question.schema, said)
-        if _fits(value, question.schema):
-            return Answer("accept", value)
-    return Answer("accept", said)
+        answer = in_words(question.schema, said)
+        if _fits(answer.data, question.schema):
+            return replace(answer, exact=named)
+    return Answer("accept", said, exact=named)
 
 
 def _check_is_answer(said: dict[str, Any], questions: Sequence[Question]) -> None:

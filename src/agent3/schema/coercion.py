@@ -12,7 +12,9 @@ from typing import Any, Final
 
 import msgspec
 
-__all__ = ["choices", "from_words"]
+from agent3.model import Answer
+
+__all__ = ["choices", "find_field", "from_words", "in_words"]
 
 _POLITE: Final = re.compile(r",?\s*\b(?:please|thanks|thank you|por favor|gracias)\b", re.IGNORECASE)
 _LONGEST_YES: Final = 200
@@ -21,6 +23,12 @@ _BOOLEANS: Final = {
     **dict.fromkeys(("sí", "si", "vale", "claro", "de acuerdo", "adelante", "hazlo"), True),
     **dict.fromkeys(("no", "n", "false", "nope", "nah", "don't", "do not", "no lo hagas", "mejor no"), False),
 }
+
+
+def in_words(definition: Mapping[str, Any] | None, text: str) -> Answer:
+    """An answer that was given in words: as the value that it stands for, with the words it was made of."""
+    value = text if definition is None else from_words(definition, text)
+    return Answer(data=value, words="" if isinstance(value, str) else text)
 
 
 def from_words(definition: Mapping[str, Any], text: str) -> Any:
@@ -33,17 +41,28 @@ def from_words(definition: Mapping[str, Any], text: str) -> Any:
         if isinstance(value := _decode(text), dict):
             return value
         # Words can stand for an object that asks for one thing only.
-        properties = _properties(definition)
-        required = definition.get("required")
-        names = required if isinstance(required, list) and required else properties
-        wanted = [name for name in names if name in properties]
-        return {wanted[0]: from_words(properties[wanted[0]], text)} if len(wanted) == 1 else text
+        name, field = find_field("", definition)
+        return {name: from_words(field, text)} if name else text
     if kind in (None, "string") or (isinstance(kind, list) and "string" in kind):
         return text
     if kind == "boolean":
         said = _POLITE.sub("", text).strip(" .!,").lower() if len(text) <= _LONGEST_YES else ""
         return _BOOLEANS[said] if said in _BOOLEANS else _decode(text)
+    if kind == "array":
+        value = _decode(text)
+        return value if isinstance(value, list) else _split(definition, text)
     return _decode(text)
+
+
+def find_field(name: str, definition: Mapping[str, Any] | None) -> tuple[str, Mapping[str, Any]]:
+    """What an answer in words is for: the only field that a form wants, or else the whole, under its own name."""
+    if definition is None or definition.get("type") != "object":
+        return name, definition or {}
+    properties = _properties(definition)
+    required = definition.get("required")
+    names = required if isinstance(required, list) and required else properties
+    wanted = [one for one in names if one in properties]
+    return (wanted[0], properties[wanted[0]]) if len(wanted) == 1 else (name, definition)
 
 
 def choices(definition: Mapping[str, Any] | None) -> Sequence[Any]:
@@ -52,9 +71,19 @@ def choices(definition: Mapping[str, Any] | None) -> Sequence[Any]:
         return ()
     if isinstance(options := definition.get("enum"), list):
         return options
-    if definition.get("type") == "object" and len(properties := _properties(definition)) == 1:
-        return choices(next(iter(properties.values())))
+    if definition.get("type") == "object":
+        name, field = find_field("", definition)
+        return choices(field) if name else ()
     return ("yes", "no") if definition.get("type") == "boolean" else ()
+
+
+def _split(definition: Mapping[str, Any], text: str) -> Any:
+    """The items of a list that is given in words: "red, blue"."""
+    items = definition.get("items")
+    item = items if isinstance(items, Mapping) else {}
+    return [
+        from_words(item, part) for one in text.strip().strip("[]").split(",") if (part := one.strip(" \"'"))
+    ] or text
 
 
 def _properties(definition: Mapping[str, Any]) -> dict[str, Mapping[str, Any]]:

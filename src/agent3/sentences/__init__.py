@@ -5,14 +5,8 @@ One reader for every kind of target. It reads words and schemas, and knows no pr
 
 from __future__ import annotations
 
-from agent3.sentences.free_text import (
-    FREE_TEXT,
-    drops_request,
-    find_dictated_refusal,
-    find_refusal,
-    free_text,
-    judge_answer,
-)
+from agent3.sentences.answers import judge_answer, judge_words
+from agent3.sentences.free_text import FREE_TEXT, find_dictated_refusal, find_refusal, free_text
 from agent3.sentences.prohibitions import find_prohibition
 from agent3.sentences.reader import Ask, Forbidden, Reading, Understood, read
 
@@ -22,11 +16,11 @@ __all__ = [
     "Forbidden",
     "Reading",
     "Understood",
-    "drops_request",
     "find_dictated_refusal",
     "find_prohibition",
     "find_refusal",
     "free_text",
     "judge_answer",
+    "judge_words",
     "read",
 ]

@@ -11,7 +11,7 @@ from __future__ import annotations
 import re
 from collections.abc import Mapping
 from functools import lru_cache
-from typing import Any, Literal, NamedTuple
+from typing import NamedTuple
 
 from agent3.model import Capability
 from agent3.sentences.lexicon import detect_language, fold, is_action, meanings
@@ -20,20 +20,18 @@ from agent3.sentences.prohibitions import (
     drops_matter,
     find_prohibition,
     forbids_all,
-    hesitates,
     is_withdrawal,
     leaves_open,
     leaves_out,
     only_forbids,
-    refuses,
     takes_back,
     tells_something,
 )
 from agent3.sentences.reader import Forbidden
-from agent3.sentences.slots import Form, form_of, kind_of, split_name
+from agent3.sentences.slots import Form, form_of, split_name
 from agent3.sentences.tokens import LONGEST
 
-__all__ = ["FREE_TEXT", "drops_request", "find_dictated_refusal", "find_refusal", "free_text", "judge_answer"]
+__all__ = ["FREE_TEXT", "find_dictated_refusal", "find_refusal", "free_text", "speaks_of"]
 
 FREE_TEXT = "x-agent3-free-text"
 """The keyword of an input schema that names the parameter which takes a message as it is, whatever others there are."""
@@ -55,6 +53,7 @@ _KEEPING = _RECORDING | frozenset(
     "reminder draft rule".split()
 )
 """Words in a name whose object is a text that others read, or that is kept: it may say anything."""
+_LONGEST_START = 120
 _GETTING = frozenset("order buy book rent pay create ship deliver hire send donate subscribe prepare cook".split())
 """Verbs by which somebody gets something, so that to skip it is not to have it; elsewhere "skip" may be a request."""
 _TALKING = _SAYING | frozenset("chat talk ask answer reply respond converse discuss assist help complete".split())
@@ -137,7 +136,7 @@ def find_dictated_refusal(capability: Capability, given: Mapping[str, object]) -
         return Forbidden("withdrawn", detect_language(text))
     # A text that somebody keeps or reads may forbid anything: "Do not turn off". This has to forbid what is done here.
     form = form_of(capability)
-    about = _speaks_of(form, text) or any(fold(word) in form.told_words for word in re.findall(r"\w{3,}", text))
+    about = speaks_of(form, text) or any(fold(word) in form.told_words for word in re.findall(r"\w{3,}", text))
     if about and (only_forbids(text) or drops_matter(text)):
         return Forbidden("forbids", detect_language(text))
     return None
@@ -165,52 +164,6 @@ def _find_refusal(capability: Capability, form: Form, message: str) -> Forbidden
     return None if why is None else Forbidden(why, detect_language(message))
 
 
-_SHORT = 120
-_NOTHING = frozenset({"nothing", "none", "no", "nada", "ninguno", "ninguna"})
-_STOPPING = re.compile(
-    r"(?:please )?(?:stop|halt|abort|quit)(?: (?:it|this|that|now|please))?"
-    r"|i (?:do not|don't|no longer) (?:want|need) (?:it|this|that|anything|to)(?: (?:any ?more|at all|now))?"
-    r"|(?:por favor )?(?:basta|para ya|detente|alto)(?: por favor)?"
-    r"|(?:ya )?no (?:lo |la |los |las )?(?:quiero|necesito)(?: (?:nada|mas|esto|eso))?(?: mas)?"
-)
-"""Words that end a matter in an answer. As a request of their own they may mean something else."""
-
-
-def drops_request(capability: Capability, answer: str) -> bool:
-    """Whether an answer to a question about a request drops it: "never mind", "don't create it"."""
-    if len(answer) > LONGEST:
-        return False
-    form = form_of(capability)
-
-    def drops(said: str) -> bool:
-        if is_withdrawal(said) or _STOPPING.fullmatch(fold(said.replace("\u2019", "'")).strip()):
-            return True
-        return only_forbids(said) and _speaks_of(form, said)
-
-    clauses = [clause for clause in re.split(r"[,.;!]+", answer) if clause.strip()]
-    # "nothing" alone may be an answer; "nothing, forget it" is none.
-    clauses = [clause for clause in clauses if fold(clause).strip() not in _NOTHING] if len(clauses) > 1 else clauses
-    return drops(answer) or (len(answer) <= _SHORT and bool(clauses) and all(map(drops, clauses)))
-
-
-def judge_answer(name: str, definition: Mapping[str, Any], said: str) -> Literal["refused", "open"] | None:
-    """Whether words that answer a question for a parameter are no value of it, by the rules that hold for messages:
-    they refuse, or they put it off, set a condition or ask back. None for what may be its value, as a quotation is.
-
-    A text that somebody reads may forbid or ask whatever it likes; only a bare "no" or "wait" is none.
-    """
-    kind = kind_of(name, definition)
-    if kind == "boolean" or len(said) > LONGEST:
-        return None
-    if refuses(said):
-        return "refused"
-    if hesitates(said, agrees=kind != "text"):
-        return "open"
-    if kind == "text":
-        return None
-    return None if find_prohibition(said) is None else "open"
-
-
 def _why_not(capability: Capability, form: Form, message: str) -> Why | None:
     says, acts = _find_nature(form, capability.name, capability.description[:100], capability.hints.consequential)
     if is_withdrawal(message) and not (says and form.reading):
@@ -221,7 +174,7 @@ def _why_not(capability: Capability, form: Form, message: str) -> Why | None:
         keeps = _KEEPING.intersection(split_name(capability.name))
         if why in (None, "forbids") and not keeps and leaves_open(message):
             return "open"
-        if why == "forbids" and not forbids_all(message) and not _speaks_of(form, _after_first_clause(message)):
+        if why == "forbids" and not forbids_all(message) and not speaks_of(form, _after_first_clause(message)):
             return None
         if why is None and not form.undoes and takes_back(message):
             return "withdrawn"
@@ -232,7 +185,7 @@ def _why_not(capability: Capability, form: Form, message: str) -> Why | None:
     if only_forbids(message) and not says:
         return "forbids"
     # Of anything else one who understands it may be told, unless it is just about this.
-    return find_prohibition(message, reading=True) if not talks and _speaks_of(form, message) else None
+    return find_prohibition(message, reading=True) if not talks and speaks_of(form, message) else None
 
 
 @lru_cache(maxsize=2_000)
@@ -248,7 +201,7 @@ def _find_nature(form: Form, name: str, opening: str, consequential: bool) -> tu
 
 
 def _begins_with_verb(form: Form, message: str) -> bool:
-    said = re.findall(r"\w+", fold(message[:_SHORT]))
+    said = re.findall(r"\w+", fold(message[:_LONGEST_START]))
     return bool(said) and bool(meanings(said[0]) & form.verbs)
 
 
@@ -272,7 +225,7 @@ def _is_command(form: Form, message: str) -> bool:
     said = [fold(word.strip(" ,.;:!?¿¡\"'")) for word in message.split()]
     asks = form.reading and any(word in _ASKING for word in said[:6])
     begins = bool(said) and is_action(said[0]) and not _DONE.fullmatch(said[0])
-    return asks or _speaks_of(form, message) or begins
+    return asks or speaks_of(form, message) or begins
 
 
 _DONE = re.compile(r"\w{3,}(?<!e)ed")
@@ -287,5 +240,5 @@ _ASKING = frozenset(
 )
 
 
-def _speaks_of(form: Form, message: str) -> bool:
+def speaks_of(form: Form, message: str) -> bool:
     return any(meanings(fold(word.strip(" ,.;:!?¿¡\"'"))) & form.named for word in message.split())

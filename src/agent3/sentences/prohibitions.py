@@ -15,6 +15,7 @@ from agent3.sentences.lexicon import fold_letters, is_action, meanings
 
 __all__ = [
     "Why",
+    "asks_about",
     "blank_courtesies",
     "drops_matter",
     "find_prohibition",
@@ -197,7 +198,9 @@ _QUESTION = re.compile(
     r"|which|cuant[oa]s?|cual(?:es)?|puedo|podemos|podria)\b"
 )
 _CANCEL = (
-    r"never ?mind|forget (?:it|that|about (?:it|that))|cancel(?: (?:it|that|this|everything|all of it))?|abort"
+    r"never ?mind|nvm|forget (?:it|that|about (?:it|that))|exit"
+    r"|let'?s (?:drop|leave|skip|forget|stop) (?:it|this|that)"
+    r"|(?:mejor )?l[oa] dejamos|para(?: ya)?|cancel(?: (?:it|that|this|everything|all of it))?|abort"
     r"|scratch that|leave it|drop it|stop (?:it|that|this)|no,? (?:thanks|thank you)"
     r"|(?:do not|don'?t)(?: do (?:it|that))?"
     r"|i(?: have|'ve)? changed my mind|on second thoughts?(?:,? no)?|nothing,? thanks|olvid[ae](?:lo|la|te)"
@@ -230,6 +233,19 @@ _REFUSAL = re.compile(
     r"|gracias|ni|es[oa]s?|esto|ningun[oa]?|nadie|nada|nunca|jamas|tampoco|mejor|en absoluto|ell[oa]s|est[oa]s|l[oa]s?)"
     r"\b\W*)+"
 )
+_REFUSES_WHOLLY = re.compile(
+    r"\W*(?:(?:oh|well|um+|no|ok|please|sorry|thanks|pues|bueno|gracias|por favor)\W+)*(?:"
+    r"(?:absolutely|certainly|definitely|of course|hell|surely|preferably|probably|better|rather) (?:not|no)"
+    r"|i(?:'d| would) (?:rather|prefer) not(?: to)?(?: (?:say|do (?:it|that)|tell you))?"
+    r"|(?:i )?prefer not(?: to)?(?: (?:say|do (?:it|that)|tell you))?|prefiero (?:que )?no(?: (?:decirlo|hacerlo))?"
+    r"|(?:there(?:'s| is) )?no need(?: (?:to|for (?:it|that)))?|(?:do not|don'?t) bother|let'?s not(?: do (?:it|that))?"
+    r"|(?:it(?:'s| is) )?(?:not|no longer) (?:needed|necessary|wanted)|(?:it )?won'?t be (?:needed|necessary)"
+    r"|(?:i(?:'ll)? )?pass|paso|(?:ya )?no hace falta|ya no(?: (?:es|hace) (?:necesario|falta))?"
+    r"|claro que no|que no|ni hablar|ni de broma|ni loc[oa]|de ninguna manera|de eso nada|por supuesto que no"
+    r"|(?:i )?(?:do not|don'?t) want (?:to|it|that)(?: (?:say|do (?:it|that)|tell you|any ?more))?"
+    r"|no (?:lo |la )?quiero)(?:\W+(?:no|thanks|thank you|please|gracias|por favor))*\W*"
+)
+"""A no in more words."""
 _REFUSES = re.compile(
     r"\b(?:no|nope|nah|not|none|nobody|nothing|neither|never|nadie|nada|nunca|jamas|tampoco|ningun[oa]?)\b"
 )
@@ -245,6 +261,12 @@ _SETTLED = r"(?:sure|certain|decided|clear|segur[oa]|decidid[oa]|clar[oa])"
 _THINKING = r"(?:think|check|see|ask|look|decide|pensar\w*|ver\w*|mirar\w*|decidir\w*|piense|vea|mire)"
 _MOMENT = r"(?:a|an|one|some|un|una)? ?(?:moment|minute|second|sec|bit|while|time|momento|minuto|segundo|rato)"
 _AS_BEFORE = r"(?:always|before|ever|usual|siempre|antes|ayer|(?:the |la )?(?:last|ultima|otra|previous)(?: \w+)?)"
+_AGAIN = (
+    r"(?:ask me|(?:i'll|i will) (?:tell you|let you know|decide|say)|(?:ya )?te (?:digo|dire|aviso|avisare)"
+    r"|(?:ya )?lo (?:decido|decidire|vemos|veremos)|preguntame)"
+    r" (?:tomorrow|later|again|soon|next \w+|manana|luego|despues|mas tarde|otro dia)"
+    r"|(?:manana|luego|despues|mas tarde) (?:te (?:digo|dire|aviso)|lo (?:vemos|veo|decido))"
+)
 _HESITATION = re.compile(
     r"\W*(?:(?:oh|ok|okay|well|so|um+|uh+|hm+|er+|eh|please|sorry|just|pues|bueno|por favor|perdon|a ver)\W+)*(?:"
     + "|".join(
@@ -266,6 +288,8 @@ _HESITATION = re.compile(
             r"(?:(?:me )?lo )?(?:pensare|estoy pensando)(?:lo)?",
             rf"(?:hold on|hang on|wait|(?:give|gimme|dame) ?(?:me)?|esper[ae](?:te)?|aguanta)(?: {_MOMENT})?",
             rf"(?=\w+ ){_MOMENT}",
+            rf"{_AGAIN}|skip(?: (?:it|this|that))?|not really|(?:no,? )?(?:i )?(?:do not|don'?t) think so|creo que no",
+            r"(?:me )?lo pienso|(?:me )?lo pensamos",
             r"(?:ask (?:me )?)?later|(?:some other|another) (?:day|time)|ya (?:vere|te dire|lo vere)",
             r"(?:mejor )?(?:otro dia|luego|mas tarde|despues|en otro momento|otra vez)",
             # Left to another
@@ -280,6 +304,18 @@ _HESITATION = re.compile(
     + r")(?:\W+(?:please|thanks|sorry|yet|now|though|por favor|gracias|ahora|todavia|aun))*\W*"
 )
 """Words that put an answer off, or leave it open."""
+_ASKS_ABOUT = re.compile(
+    r"\W*(?:(?:sorry|well|so|ok|um+|hm+|wait|pues|perdon|a ver|y)\W+)*(?:"
+    r"(?:what|huh|sorry|pardon|why|how|who|which(?: ones?)?|where|when|what for|how come"
+    r"|que|como|quien|cual(?:es)?|donde|cuando|perdon|por que|para que)\W*\?+"
+    r"|(?:such as|like what|like|for (?:example|instance)|(?:como )?por ejemplo|como (?:cual(?:es)?|que))\W*\?+"
+    r"|what do you mean\b[^.!]{0,40}|what(?: are|'s)? (?:the|my) (?:options|choices|possibilities)\W*"
+    r"|(?:what|which)(?: \w+)? (?:can|may|should|could) i (?:choose|say|answer|pick|give|put|enter|take)\b[^.!]{0,40}"
+    r"|(?:a que te refieres|que quieres decir|(?:que|cuales son las) opciones(?: (?:hay|tengo))?)\W*"
+    r"|(?:que|cual(?:es)?)(?: \w+)? (?:(?:me )?recomiendas|puedo (?:elegir|decir|poner|escoger|dar))\b[^.!]{0,40}"
+    r")\W*"
+)
+"""Questions about a question."""
 _AGREEING = re.compile(
     r"\W*(?:(?:yes|yeah|yep|ok|okay|sure|fine|right|of course|please|go ahead|do it|si|vale|claro|de acuerdo|venga"
     r"|adelante|hazlo|bueno)\b\W*)+"
@@ -423,7 +459,9 @@ def _tells_past(asked: str) -> bool:
 def refuses(text: str) -> bool:
     """Whether a text, such as an answer, says nothing but no: "no", "nobody", "none of them", "a nadie"."""
     said = _fold_short(text)
-    return bool(said and _REFUSAL.fullmatch(said) and _REFUSES.search(said))
+    if not said:
+        return False
+    return _REFUSES_WHOLLY.fullmatch(said) is not None or bool(_REFUSAL.fullmatch(said) and _REFUSES.search(said))
 
 
 def hesitates(text: str, *, agrees: bool = False) -> bool:
@@ -439,6 +477,12 @@ def hesitates(text: str, *, agrees: bool = False) -> bool:
     return any(map(_HESITATION.fullmatch, clauses)) and all(
         any(one.fullmatch(clause) for one in passing) for clause in clauses
     )
+
+
+def asks_about(text: str) -> bool:
+    """Whether an answer asks what the question means or what there is to choose from: "such as?", "what can I say?"."""
+    said = _fold_short(text)
+    return bool(said) and _ASKS_ABOUT.fullmatch(said) is not None
 
 
 def leaves_open(text: str) -> bool:

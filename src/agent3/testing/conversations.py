@@ -84,7 +84,8 @@ async def _converse(
             answered.update(question.id for question in questions)
             given = {question.id: answers.get(question.id, answers.get(question.text)) for question in questions}
             turn = {
-                key: value if isinstance(value, Answer) else Answer("accept", value) for key, value in given.items()
+                key: value if isinstance(value, Answer) else Answer("accept", value, exact=True)
+                for key, value in given.items()
             }
             if restart:
                 await core.parts.park.aclose()  # forgets every frame, as a restart does

@@ -13,7 +13,7 @@ import asyncio
 import re
 from collections.abc import Awaitable, Callable
 from datetime import datetime
-from typing import Any, Literal
+from typing import Any
 
 import msgspec
 from msgspec import Struct
@@ -29,14 +29,14 @@ from agent3.sentences import (
     Ask,
     Forbidden,
     Understood,
-    drops_request,
     find_dictated_refusal,
     find_prohibition,
     find_refusal,
     free_text,
-    judge_answer,
+    judge_words,
     read,
 )
+from agent3.sentences.answers import Verdict, drops_request, is_choice
 from agent3.sentences.lexicon import Language, detect_language, fold, is_action, meanings
 from agent3.sentences.questions import (
     AGAIN,
@@ -242,7 +242,8 @@ class Resolve(Step):
         for question in call.questions:
             answer = call.answers.get(question.id)
             said = None if answer is None else _unwrap(question, answer.data)
-            if answer is not None and (answer.action != "accept" or _is_no(capability, question, said)):
+            judged = None if answer is None else _judge(capability, question, answer, said)
+            if judged == "refused":
                 raise Declined(f"{call.agent}: {decline(question, known.language)}")
             if question.id != CONFIRM and (given := _as_input(capability, said)) is not None:
                 known.input = {**known.input, **given}
@@ -257,9 +258,6 @@ class Resolve(Step):
                 known.guessed += told.guessed
                 again.append(ask_again(question, None, known.language))
                 continue
-            judged = None if answer is None or answer.exact else _judge(question, said)
-            if judged == "refused":
-                raise Declined(f"{call.agent}: {decline(question, known.language)}")
             if judged == "open":
                 again.append(ask_again(question, quote_it(known.language), known.language))
                 continue
@@ -293,30 +291,35 @@ class Resolve(Step):
         return why == "question" or (why in ("report", "hypothetical") and said.rstrip().endswith("?"))
 
     def _hear(self, call: Call) -> Call | Needs:
-        """What is said to a question of the target. Words that drop the matter decline it and are no value of it; a
-        question in return is none either, and the same is asked again.
+        """What is said to questions of the target. Words that refuse or withdraw decline them and are no value; words
+        that leave the matter open are none either, and the same is asked again, while the other answers are kept.
 
-        An agent that converses reads both itself. Options of the question, and what is quoted, are values.
+        An agent that converses reads them itself.
         """
         capability = call.live.capability
         converses = not any(traits_of(self._connectors.get(route.protocol)).asks_for_values for route in call.routes)
         if converses or capability.meta.get("reads") == "messages":
             return call
-        words = {
-            question.id: _unwrap(question, answer.data)
-            for question in call.questions
-            if (answer := call.answers.get(question.id)) is not None and answer.action == "accept"
-        }
-        if len(call.questions) == 1 and words and _is_asked_back(question := call.questions[0], words[question.id]):
-            language = detect_language(words[question.id])
-            call.live.answers = {}
-            return Needs((ask_again(question, quote_it(language), language),), state=call.state)
-        declined = {
-            question.id: Answer("decline")
-            for question in call.questions
-            if question.id in words and _is_no(capability, question, words[question.id])
-        }
-        return replace(call, answers={**call.answers, **declined}) if declined else call
+        heard, again = {**call.answers}, []
+        for question in call.questions:
+            answer = call.answers.get(question.id)
+            if answer is None or answer.action != "accept":
+                continue
+            judged = _judge(capability, question, answer, _unwrap(question, answer.data))
+            if judged == "refused":
+                heard[question.id] = Answer("decline")
+            elif judged == "open":
+                del heard[question.id]
+                again.append(question)
+        if again or heard != call.answers:
+            # Kept so: a function that is run again from the top must not find the words as a value.
+            call.live.answers = heard
+        if not again:
+            return call if call.live.answers is None else replace(call, answers=heard)
+        language = detect_language(again[0].text)
+        good = tuple(question for question in call.questions if question not in again)
+        asked = tuple(ask_again(question, quote_it(language), language) for question in again)
+        return Needs(asked, state=call.state, answered=good)
 
     def _told(self, call: Call, question: Question, said: Any) -> Understood | None:
         """What an answer says that is no value of what was asked: a question, or a new sentence, which is read as such.
@@ -374,42 +377,22 @@ def _unwrap(question: Question, said: Any) -> Any:
     return said[question.id] if isinstance(said, dict) and set(said) == {question.id} else said
 
 
-def _is_asked_back(question: Question, said: Any) -> bool:
-    """Whether the answer to an open question is a question itself: "what do you have?".
+def _judge(capability: Capability, question: Question, answer: Answer, said: Any) -> Verdict | None:
+    """Whether an answer is no value: it declines, or its words do, or they leave the matter open.
 
-    Not where a text is asked for, which may be one.
+    Input given by its name is a value, unless it plainly drops the matter ("never mind").
     """
-    if not isinstance(said, str) or len(said) > _LONGEST_QUESTION or not said.rstrip().endswith("?"):
-        return False
-    definition = question.schema or {}
-    if question.url or definition.get("type", "string") != "string" or said in choices(definition):
-        return False
-    told = f"{question.id} {question.text} {definition.get('title', '')} {definition.get('description', '')}"
-    return not _TEXTS.search(fold(told)) and find_prohibition(said) is not None
-
-
-_LONGEST_QUESTION = 120
-_TEXTS = re.compile(
-    r"question|message|text|comment|note|titl|titul|subject|asunto|quer[yi]|search|busca|say|said|tell|decir|ask|prompt"
-    r"|bod[yi]|content|repl[yi]|respuesta|word|palabra|guess|phrase|frase|sentence|pregunt|mensaje|nota|descri|reason"
-    r"|motivo|feedback|help|ayud|do for you|want to know|saber|want to do|hacer|topic|tema|translat|traduc|post|tweet"
-    r"|quote|cita|speech"
-)
-"""What may itself be a question, in the words that ask for it."""
-
-
-def _is_no(capability: Capability, question: Question, said: Any) -> bool:
-    """Whether an answer drops the matter. It is no value then, unless it is quoted or one of the options."""
-    if not isinstance(said, str) or said in choices(question.schema):
-        return False
-    return drops_request(capability, said)
-
-
-def _judge(question: Question, said: Any) -> Literal["refused", "open"] | None:
-    """Whether an answer in words is none. Options of the question, and what is quoted, are values."""
-    if question.id == CONFIRM or not isinstance(said, str) or said in choices(question.schema):
+    if answer.action != "accept":
+        return "refused"
+    words = answer.words or said
+    if not isinstance(words, str):
         return None
-    return judge_answer("message" if question.id == AGAIN else question.id, question.schema or {}, said)
+    if answer.exact:
+        drops = not is_choice(question, words) and drops_request(capability, words)
+        return "refused" if drops else None
+    if question.id == CONFIRM:
+        return "refused" if drops_request(capability, words) else None
+    return judge_words(capability, replace(question, id="message") if question.id == AGAIN else question, words)
 
 
 def _as_input(capability: Capability, said: Any) -> dict[str, Any] | None:

@@ -129,7 +129,7 @@ class NLWebConnector:
     ``drive``, where there is one, does on the page what no action is for.
     """
 
-    traits: ClassVar[Traits] = Traits(cost_standards=((1, "web_per_call"), (50, "web_per_fifty")))
+    traits: ClassVar[Traits] = Traits(asks_for_values=True, cost_standards=((1, "web_per_call"), (50, "web_per_fifty")))
 
     def __init__(
         self,

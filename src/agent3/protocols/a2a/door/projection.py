@@ -36,7 +36,7 @@ from agent3.protocols.a2a.wire.types import (
     StatusUpdate,
     Task,
 )
-from agent3.schema.coercion import from_words
+from agent3.schema.coercion import in_words
 
 __all__ = [
     "EXTENSIONS",
@@ -257,9 +257,9 @@ def answers_to(questions: Sequence[Question], message: Message) -> dict[str, Ans
         if isinstance(named := entry.get("id"), str) and named in ids:
             action = entry.get("action", "accept")
             value = next((entry[key] for key in ("answer", "data", "value") if key in entry), None)
-            found[named] = Answer(action if action in _ACTIONS else "accept", value)
+            found[named] = Answer(action if action in _ACTIONS else "accept", value, exact=True)
         else:
-            found |= {name: Answer(data=value) for name, value in entry.items() if name in ids}
+            found |= {name: Answer(data=value, exact=True) for name, value in entry.items() if name in ids}
     if found or not questions:
         return found
     # Nothing names a question, so the message as a whole answers the first one.
@@ -267,9 +267,9 @@ def answers_to(questions: Sequence[Question], message: Message) -> dict[str, Ans
     if question.wants_authorization:
         return {question.id: Answer()}
     if data:
-        return {question.id: Answer(data=data[0])}
+        return {question.id: Answer(data=data[0], exact=True)}
     text = "\n".join(part.text for part in message.parts if part.text)
-    return {question.id: Answer(data=from_words(question.schema or {}, text))}
+    return {question.id: in_words(question.schema, text)}
 
 
 def project_finished(job: Job, link: Link | None, history_length: int | None) -> Task | None:

@@ -582,7 +582,9 @@ class MCPClient:
             if question is None:
                 asked = "; ".join(f"{question.id}: {question.text}" for question in questions) or "nothing"
                 raise ValidationError(f"{name[:100]!r} was not asked. Asked was: {asked}")
-            given[question.id] = value if isinstance(value, Answer) else Answer(data=_to_form(question, value))
+            given[question.id] = (
+                value if isinstance(value, Answer) else Answer(data=_to_form(question, value), exact=True)
+            )
         following = record.connection.server.answer(job, given, self.principal)
         return await self._continue(record, following, max_tokens, as_llm)
 

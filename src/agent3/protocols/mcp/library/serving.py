@@ -272,8 +272,8 @@ def _parse_answer(value: Any) -> Answer:
     """An answer in plain JSON: the value itself, or ``{"action": "decline"}`` for a refusal."""
     match value:
         case {"action": "accept" | "decline" | "cancel" as action, **rest} if set(rest) <= {"data"}:
-            return Answer(action, rest.get("data"))
-    return Answer(data=value)
+            return Answer(action, rest.get("data"), exact=True)
+    return Answer(data=value, exact=True)
 
 
 # The app

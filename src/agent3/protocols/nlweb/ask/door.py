@@ -40,9 +40,9 @@ from agent3.protocols.nlweb.ask.sites import ASK
 from agent3.protocols.nlweb.ask.wire import VERSION
 from agent3.protocols.nlweb.commands import join_follow_up
 from agent3.protocols.nlweb.connector import COMMAND
-from agent3.schema.coercion import from_words
+from agent3.schema.coercion import in_words
 
-__all__ = ["AskDoor"]
+__all__ = ["AskDoor", "parse_answers"]
 
 log = logger("ask")
 
@@ -203,7 +203,7 @@ class AskDoor:
             job, _, turn = ask.session.state_token.partition(".")
             if not turn.isdecimal():
                 raise ValidationError("Unknown state_token: it was not issued by this gateway, or it has expired.")
-            answers = _parse_answers(ask.query.text, (await self._gateway.job(caller, job)).questions)
+            answers = parse_answers(ask.query.text, (await self._gateway.job(caller, job)).questions)
             outcome = await self._gateway.answer(caller, job, answers, int(turn), detach=True)
             answer = _encode_outcome(await self._wait(caller, outcome), ask)
         elif to_all:
@@ -393,30 +393,19 @@ def _convert(body: Any, kind: Any) -> Any:
         raise ValidationError(f"The request cannot be read: {error}.") from None
 
 
-def _parse_answers(text: str, questions: tuple[Question, ...]) -> dict[str, Answer]:
+def parse_answers(text: str, questions: tuple[Question, ...]) -> dict[str, Answer]:
     """The answers in a text: a JSON object, a line ``id: value`` for each, or all of it for the first question."""
     names = [question.id for question in questions]
-    given: dict[str, Any] = {}
     if text.lstrip().startswith("{"):
         with suppress(msgspec.DecodeError, msgspec.ValidationError):
             decoded = msgspec.json.decode(text, type=dict[str, Any])
-            given = {name: decoded[name] for name in names if name in decoded}
-    if not given:
-        lines = [found for line in text.splitlines() if (found := _LINE.match(line)) and found[1] in names]
-        given = {found[1]: found[2].strip() for found in lines}
-    if not given and names:
-        given = {names[0]: text.strip()}
-    answers = {}
-    for question in questions:
-        if question.id not in given:
-            continue
-        value, schema = given[question.id], question.schema or {}
-        if isinstance(value, str) and schema.get("type") == "array":
-            value = [item.strip() for item in value.strip("[]").replace('"', "").split(",")]
-        elif isinstance(value, str):
-            value = from_words(schema, value)
-        answers[question.id] = Answer("accept", value)
-    return answers
+            if given := {name: Answer(data=decoded[name], exact=True) for name in names if name in decoded}:
+                return given
+    lines = [found for line in text.splitlines() if (found := _LINE.match(line)) and found[1] in names]
+    said = {found[1]: found[2].strip() for found in lines}
+    if not said and names:
+        said = {names[0]: text.strip()}
+    return {question.id: in_words(question.schema, said[question.id]) for question in questions if question.id in said}
 
 
 # Writing a response

@@ -1,0 +1,167 @@
+"""What words say that answer a question: a value, a no, or nothing yet.
+
+The one rule for every door and every kind of target. Words that withdraw, refuse, put off, wonder or ask back are no
+value, unless they are quoted or are among the choices of the question. Input given by its name is not judged here.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Mapping
+from typing import Any, Literal
+
+from agent3.model import Capability, Question
+from agent3.schema.coercion import choices, find_field
+from agent3.sentences.free_text import speaks_of
+from agent3.sentences.lexicon import fold
+from agent3.sentences.prohibitions import (
+    asks_about,
+    find_prohibition,
+    hesitates,
+    is_withdrawal,
+    leaves_open,
+    only_forbids,
+    refuses,
+)
+from agent3.sentences.slots import form_of, kind_of
+from agent3.sentences.tokens import LONGEST
+
+__all__ = ["Verdict", "drops_request", "is_choice", "judge_answer", "judge_words"]
+
+Verdict = Literal["refused", "open"]
+"""Why words are no value: they end the matter, or they leave it open and the question is put again."""
+
+
+def judge_words(capability: Capability, question: Question, said: str) -> Verdict | None:
+    """Whether words that answer a question are no value of it; None for what may be one."""
+    if is_choice(question, said):
+        return None
+    if drops_request(capability, said):
+        return "refused"
+    if question.url:
+        return None
+    name, definition = find_field(question.id, question.schema)
+    if _NUMBERED.fullmatch(name):
+        # The function or the server that asks says only in its question what it wants.
+        if refuses(said) and _takes_no(question, definition):
+            return None
+        definition = {**definition, "description": f"{definition.get('description') or ''} {question.text}"}
+        if kind_of(name, definition) == "text" and _wants_value(question.text):
+            name = "name"
+    return judge_answer(name, definition, said) or ("open" if _is_asked_back(question, definition, said) else None)
+
+
+def is_choice(question: Question, said: str) -> bool:
+    """Whether an answer is one of the choices that its question offers, or yes or no to one that wants just that."""
+    plain = said.strip().casefold()
+    return any(str(choice).casefold() == plain for choice in choices(question.schema))
+
+
+def judge_answer(name: str, definition: Mapping[str, Any], said: str) -> Verdict | None:
+    """The same for the answer to a question for a parameter, by the rules that hold for messages.
+
+    A text that somebody reads may forbid or ask whatever it likes; only a bare "no" or "wait" is none.
+    """
+    kind = kind_of(name, definition)
+    if kind == "boolean" or len(said) > LONGEST:
+        return None
+    if refuses(said):
+        return "refused"
+    if hesitates(said, agrees=kind != "text") or asks_about(said):
+        return "open"
+    if kind == "text":
+        return None
+    return "open" if leaves_open(said) or find_prohibition(said) is not None else None
+
+
+_NUMBERED = re.compile(r"q?\d+|answer|value|response|reply|respuesta")
+"""Names of questions and fields that tell nothing of what is asked."""
+_LONGEST_QUESTION = 120
+_TEXTS = re.compile(
+    r"question|message|text|comment|note|titl|titul|subject|asunto|quer[yi]|search|busca|say|said|tell|decir|ask|prompt"
+    r"|bod[yi]|content|repl[yi]|respuesta|word|palabra|guess|phrase|frase|sentence|pregunt|mensaje|nota|descri|reason"
+    r"|motivo|feedback|help|ayud|do for you|want to know|saber|want to do|hacer|topic|tema|translat|traduc|post|tweet"
+    r"|quote|cita|speech|instruct|instruc|problem|issue|opinion|happen|feel|think|experienc|complain|piens|pasa|ocurr"
+)
+"""What may itself be a sentence or a question, in the words that ask for it."""
+_WANTS_VALUE = re.compile(
+    r"\W*(?:(?:please|and|ok|okay|so|por favor|y)\W+)*"
+    r"(?:(?:(?:to|for|from|with|by|in|at) )?(?:which|who|whom|whose|where|when)\b|how (?:many|much|long|old|big)\b"
+    r"|what(?:'s| is| are) |what \w+\W*$"
+    r"|what (?:name|kind|size|type|amount|date|day|time|number|colou?r|e-?mail|address)\b"
+    r"|(?:(?:a|para|con|de|en|por) )?(?:cual(?:es)?|quien(?:es)?|donde|cuando|cuant[oa]s?)\b|(?:a|en|de|con) que\b"
+    r"|que (?:nombre|tipo|talla|tamano|cantidad|dia|fecha|hora|numero|color|correo|direccion)\b"
+    r"|(?!(?:how|why|what|como|que|por que|is|are|do|does|did|have|any|tienes?|hay|quieres?)\b)(?:\w+ ){0,2}\w+\W*$)"
+)
+"""A question that asks for one thing, which can be named."""
+_YES_OR_NO = re.compile(
+    r"\s*(?:(?:is|are|am|was|were|do|does|did|have|has|had|will|would|could|any\w*|some\w*|need|want)\b[^.?!:]*\?"
+    r"|\u00bf(?!(?:(?:a|para|con|de|en|por) )?(?:cual|quien|donde|cuando|cuant|que|como|por que)\w*\b)[^.?!:]*\?"
+    r"|(?:any|anything|algun[oa]?|algo)\b[^.?!:]*)\s*"
+)
+_CONFIRMS = re.compile(
+    r"\b(?:shall|should|may|can|do) (?:i|we)\b|\breally\b"
+    r"|\b(?:do|would) you (?:really )?(?:want|like|wish) (?:me|us|to)\b"
+    r"|\b(?:sure|proceed|continue|go ahead|confirm\w*|approve\w*|agree|ok|okay|correct|right|ready|done)\b"
+    r"|\b(?:hago|sigo|seguimos|continu\w+|proced\w+|confirm\w*|segur[oa]|de verdad|adelante|acuerdo)\b"
+    r"|\b(?:apruebas?|list[oa])\b"
+)
+
+
+def _takes_no(question: Question, definition: Mapping[str, Any]) -> bool:
+    """Whether a question put as a text is to be answered with yes or no: "Any allergies?".
+
+    Not one that asks whether to go on, where a no ends the matter.
+    """
+    if definition.get("title") or definition.get("description") or (question.schema or {}).get("type") == "object":
+        return False
+    asked = fold(question.text)
+    return _YES_OR_NO.fullmatch(asked) is not None and _CONFIRMS.search(asked) is None
+
+
+def _wants_value(asked: str) -> bool:
+    said = fold(asked.replace("\u2019", "'"))
+    if len(said) > 2 * _LONGEST_QUESTION or any(one.search(said) for one in (_TEXTS, _CONFIRMS)):
+        return False
+    return _WANTS_VALUE.match(said) is not None
+
+
+def _is_asked_back(question: Question, definition: Mapping[str, Any], said: str) -> bool:
+    """Whether the answer to an open question is a question itself: "what do you have?".
+
+    Not where a text is asked for, which may be one.
+    """
+    if len(said) > _LONGEST_QUESTION or not said.rstrip().endswith("?"):
+        return False
+    if definition.get("type", "string") != "string":
+        return False
+    told = f"{question.id} {question.text} {definition.get('title', '')} {definition.get('description', '')}"
+    return not _TEXTS.search(fold(told)) and find_prohibition(said) is not None
+
+
+_SHORT = 120
+_NOTHING = frozenset({"nothing", "none", "no", "nada", "ninguno", "ninguna"})
+_STOPPING = re.compile(
+    r"(?:please )?(?:stop|halt|abort|quit)(?: (?:it|this|that|now|please))?"
+    r"|i (?:do not|don't|no longer) (?:want|need) (?:it|this|that|anything|to)(?: (?:any ?more|at all|now))?"
+    r"|(?:por favor )?(?:basta|para ya|detente|alto)(?: por favor)?"
+    r"|(?:ya )?no (?:lo |la |los |las )?(?:quiero|necesito)(?: (?:nada|mas|esto|eso))?(?: mas)?"
+)
+"""Words that end a matter in an answer. As a request of their own they may mean something else."""
+
+
+def drops_request(capability: Capability, answer: str) -> bool:
+    """Whether an answer to a question about a request drops it: "never mind", "don't create it"."""
+    if len(answer) > LONGEST:
+        return False
+    form = form_of(capability)
+
+    def drops(said: str) -> bool:
+        if is_withdrawal(said) or _STOPPING.fullmatch(fold(said.replace("\u2019", "'")).strip()):
+            return True
+        return only_forbids(said) and speaks_of(form, said)
+
+    clauses = [clause for clause in re.split(r"[,.;!]+", answer) if clause.strip()]
+    # "nothing" alone may be an answer; "nothing, forget it" is none.
+    clauses = [clause for clause in clauses if fold(clause).strip() not in _NOTHING] if len(clauses) > 1 else clauses
+    return drops(answer) or (len(answer) <= _SHORT and bool(clauses) and all(map(drops, clauses)))
