@@ -5,7 +5,9 @@ from __future__ import annotations
 import asyncio
 import gzip
 import ssl
+import sys
 import tracemalloc
+import zlib
 from collections.abc import AsyncIterator, Awaitable, Callable
 from contextlib import asynccontextmanager
 from dataclasses import dataclass, field, replace
@@ -26,6 +28,11 @@ from agent3.errors import (
 )
 from agent3.security.outbound import Gate, Policy, judge, parse_url
 from tests.support.tls import certificate
+
+if sys.version_info >= (3, 14):
+    from compression import zstd
+else:
+    from backports import zstd
 
 CLOSED = Policy()
 
@@ -608,7 +615,8 @@ def test_a_gzip_bomb_is_cut_while_it_unfolds() -> None:
 
             async def read() -> None:
                 async with gate.stream("GET", site.url(), max_bytes=1_000_000) as answer:
-                    sizes.extend([len(chunk) async for chunk in answer])
+                    async for chunk in answer:
+                        sizes.append(len(chunk))  # noqa: PERF401 - what came before it was cut counts
 
             tracemalloc.start()
             with pytest.raises(TooLarge):
@@ -616,6 +624,79 @@ def test_a_gzip_bomb_is_cut_while_it_unfolds() -> None:
             peak = tracemalloc.get_traced_memory()[1]
             tracemalloc.stop()
             assert peak < 10_000_000
+            assert sum(sizes) <= 1_000_000
+            assert max(sizes) <= 65_536  # each piece takes the loop for a fraction of a millisecond
+
+    run(story)
+
+
+PLAIN = b"hello, " * 20_000
+
+
+@pytest.mark.parametrize(
+    ("encoding", "packed"),
+    [
+        ("gzip", gzip.compress(PLAIN)),
+        ("x-gzip", gzip.compress(PLAIN[:50_000]) + gzip.compress(b"") + gzip.compress(PLAIN[50_000:])),
+        ("deflate", zlib.compress(PLAIN)),
+        ("deflate", zlib.compress(PLAIN)[2:-4]),
+        ("zstd", zstd.compress(PLAIN[:50_000]) + zstd.compress(PLAIN[50_000:])),
+    ],
+)
+def test_a_compressed_answer_comes_as_it_was(encoding: str, packed: bytes) -> None:
+    sent = packed
+
+    async def answer(request: web.BaseRequest) -> web.Response:
+        assert encoding.removeprefix("x-") in request.headers["Accept-Encoding"]
+        return web.Response(body=sent, headers={"Content-Encoding": encoding})
+
+    async def story() -> None:
+        nonlocal sent
+        async with serving(answer) as site, opened(site.policy(), resolver=to_loopback) as gate:
+            assert (await gate.request("GET", site.url())).body == PLAIN
+            sent = packed[:-9]
+            with pytest.raises(MalformedResponse, match="compressed"):
+                await gate.request("GET", site.url())
+
+    run(story)
+
+
+def test_an_encoding_that_nobody_asked_for_is_refused() -> None:
+    async def answer(_: web.BaseRequest) -> web.Response:
+        return web.Response(body=b"?", headers={"Content-Encoding": "br"})
+
+    async def story() -> None:
+        async with serving(answer) as site, opened(site.policy(), resolver=to_loopback) as gate:
+            with pytest.raises(MalformedResponse, match="'br', which was not asked for"):
+                await gate.request("GET", site.url())
+
+    run(story)
+
+
+def test_whoever_reads_when_the_gate_is_closed_is_told_at_once() -> None:
+    async def silent(request: web.BaseRequest) -> web.StreamResponse:
+        response = web.StreamResponse()
+        await response.prepare(request)
+        if request.path == "/begun":
+            await response.write(b"more follows")
+        await asyncio.Event().wait()
+        return response
+
+    async def story() -> None:
+        async with serving(silent) as site:
+            gate = Gate(site.policy(), resolver=to_loopback)
+            reads = asyncio.Event()
+
+            async def read() -> None:
+                async with gate.stream("GET", site.url("/begun"), idle=50) as answer:
+                    async for _ in answer:
+                        reads.set()
+
+            reading = asyncio.create_task(read())
+            await reads.wait()
+            await gate.aclose()
+            with pytest.raises(Unavailable, match="closed here"):
+                await reading
 
     run(story)
 

@@ -35,6 +35,7 @@ from agent3.errors import (
 )
 from agent3.security import via
 from agent3.security.destinations import NO_SETTING, SWITCHES, Policy, judge, parse_url, refusal
+from agent3.security.unpacking import ACCEPTED, Unpacker, unpacker_for
 
 __all__ = ["Gate", "Policy", "Resolver", "Response", "Stream", "judge", "parse_url"]
 
@@ -100,25 +101,57 @@ class Stream:
         self._request = request
         self._deadline = deadline
         self._translate_errors = translate_errors
-        self._size = 0
+        self._size = self._packed = 0
+        with translate_errors(request):
+            self._unpacker = unpacker_for(response.headers.get("Content-Encoding"), request.place)
 
     def __aiter__(self) -> AsyncIterator[bytes]:
         return self
 
     async def __anext__(self) -> bytes:
-        content = self._response.content
         with self._translate_errors(self._request):
-            chunk = content.read_nowait()  # a small answer arrives with its head: no timer for it
-            if not chunk and not content.at_eof():
-                async with asyncio.timeout_at(self._deadline):
-                    chunk = await content.readany()
+            chunk = await self._read() if self._unpacker is None else await self._unpack(self._unpacker)
         if not chunk:
             raise StopAsyncIteration
         self._size += len(chunk)
-        if self._size > self._request.max_bytes:
+        self._check(self._size)
+        return chunk
+
+    async def _read(self) -> bytes:
+        content = self._response.content
+        chunk = content.read_nowait()  # a small answer arrives with its head: no timer for it
+        if not chunk and not content.at_eof():
+            async with asyncio.timeout_at(self._deadline):
+                chunk = await content.readany()
+        return chunk
+
+    async def _unpack(self, unpacker: Unpacker) -> bytes:
+        """The next plain bytes. Others run between two pieces: a little that was sent can become much."""
+        try:
+            while True:
+                plain = unpacker.take()
+                if plain is None:
+                    packed = await self._read()
+                    if not packed:
+                        break
+                    self._packed += len(packed)
+                    self._check(self._packed)
+                    unpacker.feed(packed)
+                    continue
+                await asyncio.sleep(0)
+                if plain:
+                    return plain
+        except ValueError:
+            self._response.close()
+            raise _not_unpacked(self._request) from None
+        if not unpacker.is_complete():
+            raise _not_unpacked(self._request)
+        return b""
+
+    def _check(self, size: int) -> None:
+        if size > self._request.max_bytes:
             self._response.close()
             raise _too_large(self._request)
-        return chunk
 
 
 class Gate:
@@ -147,6 +180,7 @@ class Gate:
         self._tls = ssl_context
         self._session: aiohttp.ClientSession | None = None
         self._loop: asyncio.AbstractEventLoop | None = None
+        self._open: set[aiohttp.ClientResponse] = set()
         self._closed = False
 
     async def request(
@@ -216,6 +250,7 @@ class Gate:
         with self._translate_errors(request):
             async with asyncio.timeout_at(request.began + head):
                 response = await self._send(request)
+        self._open.add(response)
         try:
             if request.method != "HEAD" and (response.content_length or 0) > request.max_bytes:
                 raise _too_large(request)
@@ -223,11 +258,15 @@ class Gate:
                 response, request, None if timeout is None else request.began + timeout, self._translate_errors
             )
         finally:
+            self._open.discard(response)
             response.close()  # a connection whose answer was read to its end is back in the pool already
 
     async def aclose(self) -> None:
-        """Close every connection; the gate takes no more requests."""
+        """Close every connection; the gate takes no more requests. Whoever still reads an answer gets Unavailable."""
         self._closed = True
+        for response in self._open:
+            # The client library closes the connection without a word to its reader, who would wait for its own clock.
+            response.content.set_exception(Unavailable(f"The connection to {response.host} was closed here."))
         session, self._session = self._session, None
         if session is not None:
             await session.close()
@@ -277,7 +316,8 @@ class Gate:
                 ),
                 trust_env=False,
                 cookie_jar=aiohttp.DummyCookieJar(),
-                headers={"User-Agent": "agent3"},
+                headers={"User-Agent": "agent3", "Accept-Encoding": ACCEPTED},
+                auto_decompress=False,
                 trace_configs=[trace],
             )
         elif self._loop is not loop:
@@ -417,6 +457,10 @@ def _too_large(request: _Request) -> TooLarge:
     return error
 
 
+def _not_unpacked(request: _Request) -> MalformedResponse:
+    return MalformedResponse(f"{request.place} sent a compressed body that cannot be decompressed.")
+
+
 def _dns_error(host: str | None) -> Unavailable:
     return Unavailable(f"The name {host} does not resolve; check its spelling and the name server.")
 
@@ -446,8 +490,6 @@ def _translate_error(error: Exception, request: _Request) -> Agent3Error:
             return refusal("url", f"The URL of {place} is not valid")
         case aiohttp.ClientResponseError():
             return MalformedResponse(f"{place} did not answer with HTTP.")
-    if isinstance(error.__cause__, aiohttp.http_exceptions.ContentEncodingError):
-        return MalformedResponse(f"{place} sent a compressed body that cannot be decompressed.")
     if isinstance(error, aiohttp.ClientPayloadError):
         return Unavailable(f"{place} closed the connection in the middle of its response.")
     return Unavailable(f"{place} closed the connection without a response.")
