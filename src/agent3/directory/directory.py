@@ -383,8 +383,11 @@ class Directory:
     def departed_since(self, number: int) -> tuple[int, set[str]]:
         """Addresses that no stored agent has any more and some had; a number for the next time that this is asked."""
         count = min(self._departures - number, len(self._departed))
-        left = islice(reversed(self._departed), count)
-        return self._departures, {address for address in left if not self._stored.reached_at(address)}
+        return self._departures, self.departed(islice(reversed(self._departed), count))
+
+    def departed(self, addresses: Iterable[str]) -> set[str]:
+        """Those of some addresses that no stored agent has."""
+        return {address for address in addresses if not self._stored.reached_at(address)}
 
     async def version(self) -> int:
         """A number that grows with every change of the stored agents, in whichever process it is made."""

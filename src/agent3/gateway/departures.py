@@ -29,6 +29,8 @@ class Departures:
         self._directory = directory
         self._protocols = protocols
         self._seen = 0
+        self._left: dict[str, set[str]] = {}
+        """What a protocol did not close, because an agent was being added there."""
         self._task: asyncio.Task[None] | None = None
 
     def start(self) -> None:
@@ -48,9 +50,13 @@ class Departures:
         await self._directory.version()  # which looks at the database
         self._seen, gone = self._directory.departed_since(self._seen)
         for name, addresses in opened.items():
-            if left := gone.intersection(addresses):
-                log.info("closed %d connections of removed agents", len(left))
+            again = self._directory.departed(self._left.pop(name, set()))
+            if left := (gone | again).intersection(addresses):
                 await self._protocols[name].disconnect(left)
+                if still := left.intersection(self._protocols[name].connected()):
+                    self._left[name] = still
+                if closed := len(left) - len(still):
+                    log.info("closed %d connections of removed agents", closed)
 
     async def _run(self) -> None:
         while True:

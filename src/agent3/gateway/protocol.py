@@ -188,7 +188,10 @@ class Protocol:
         return ()
 
     async def disconnect(self, addresses: Collection[str]) -> None:
-        """End what is open for these addresses, and what is under way there: no agent has them any more."""
+        """End what is open for these addresses, and what is under way there: no agent has them any more.
+
+        What is needed for an agent that is being added stays; this is called again while it is ``connected``.
+        """
 
     async def on_removed(self, agent: Agent) -> None:
         """Called when an agent was removed or replaced: what was kept for it goes."""

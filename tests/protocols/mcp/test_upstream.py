@@ -9,20 +9,30 @@ import os
 import signal
 import subprocess
 import sys
+from collections import Counter
 from collections.abc import AsyncIterator, Coroutine
 from contextlib import asynccontextmanager
 from pathlib import Path
-from typing import Any
+from typing import Any, cast
 
 import pytest
 from aiohttp import web
 
-from agent3.env import SeededEnv
+from agent3.directory import Directory
+from agent3.env import REAL, SeededEnv
 from agent3.errors import SetupError, TargetError, Unavailable
+from agent3.gateway.departures import Departures
+from agent3.gateway.protocol import Protocol
+from agent3.model import Agent, Capability, Route
+from agent3.observe.metrics import METRICS
+from agent3.protocols.mcp.client import channels
 from agent3.protocols.mcp.client.channels import PendingRequest, ServerError
+from agent3.protocols.mcp.client.connector import MCPConnector
 from agent3.protocols.mcp.client.processes import Command, Restarts, StdioChannel, Watchdog, environment
 from agent3.protocols.mcp.client.upstream import Upstream, Upstreams
+from agent3.storage import Database
 from tests.support.mcp_upstream import ROOT, command, eventually, notes
+from tests.support.storage import using
 
 
 @pytest.fixture(autouse=True)
@@ -452,5 +462,93 @@ def test_errors_of_the_server_come_as_it_said_them(tmp_path: Path) -> None:
             with pytest.raises(ServerError) as caught:
                 await upstreams.get(address).request("no/such/method", {}, PendingRequest)
             assert caught.value.code == -32601
+
+    run(story())
+
+
+def test_a_server_that_is_added_again_is_not_closed_while_it_is_asked(tmp_path: Path) -> None:
+    asked, go = asyncio.Event(), asyncio.Event()
+
+    async def post(request: web.Request) -> web.Response:
+        message = await request.json()
+        result: dict[str, Any] = {"supportedVersions": ["2026-07-28"], "capabilities": {"tools": {}}}
+        if message["method"] == "tools/list":
+            asked.set()
+            await go.wait()
+            result = {"tools": []}
+        return web.json_response({"jsonrpc": "2.0", "id": message["id"], "result": result})
+
+    async def story(database: Database) -> None:
+        app = web.Application()
+        app.add_routes([web.post("/mcp", post)])
+        directory, connector = Directory(database, REAL), MCPConnector()
+        departures = Departures(directory, {"mcp": cast("Protocol", connector)})
+        async with asyncio.timeout(60), standing(app) as url:
+            await directory.add(
+                Agent(id="a", name="A", capabilities=(Capability(name="x", routes=(Route("mcp", url),)),))
+            )
+            await directory.version()
+            asking = asyncio.create_task(connector.describe(url, registered=True))
+            await asked.wait()
+            await directory.remove("a")
+            await departures.look()
+            go.set()
+            assert (await asking).card["protocol"] == "mcp"
+            assert connector.connected() == {url}
+            await departures.look()  # nobody added it after all
+            assert not connector.connected()
+            await connector.aclose()
+
+    using(f"sqlite:///{tmp_path}/a.db", story)
+
+
+def test_a_flood_of_one_server_leaves_turns_to_others_and_what_it_asks_is_bounded(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setattr(channels, "_MOST_ASKED", 20)
+    monkeypatch.setattr(channels, "_HELD_BACK", 0.0)
+    note = {"jsonrpc": "2.0", "method": "notifications/message", "params": {"level": "info", "data": "x"}}
+    question = {"jsonrpc": "2.0", "id": 1, "method": "elicitation/create", "params": {"message": "?"}}
+
+    async def post(request: web.Request) -> web.StreamResponse:
+        message = await request.json()
+        hello = {"protocolVersion": "2025-11-25", "capabilities": {"tools": {}}}
+        answer = {"jsonrpc": "2.0", "id": message.get("id"), "result": hello}
+        if message["method"] == "server/discover":
+            return web.Response(status=404)
+        if message["method"] != "tools/call":
+            return web.json_response(answer)
+        frames = [*[note] * 2_000, *[question] * 30, answer]
+        body = "".join(f"data: {json.dumps(frame)}\n\n" for frame in frames)
+        return web.Response(text=body, content_type="text/event-stream")
+
+    async def story() -> None:
+        turn, in_turn = 0, Counter[int]()
+
+        async def others() -> None:
+            nonlocal turn
+            while True:
+                turn += 1
+                await asyncio.sleep(0)
+
+        async def never(method: str, params: dict[str, Any]) -> dict[str, Any]:
+            await asyncio.Event().wait()
+            return {}
+
+        def hear(method: str, params: dict[str, Any]) -> None:
+            in_turn[turn] += 1
+
+        app = web.Application()
+        app.add_routes([web.post("/mcp", post)])
+        dropped = METRICS.events_dropped.series(("requests of an MCP server",)).value
+        async with standing(app) as url, pool() as upstreams:
+            upstream = upstreams.get(url, None, {"registered": True})
+            await upstream.session()
+            busy = asyncio.create_task(others())
+            await upstream.request("tools/call", ECHO, lambda: PendingRequest(hear, never))
+            busy.cancel()
+        assert in_turn.total() == 2_000
+        assert max(in_turn.values()) <= 64
+        assert METRICS.events_dropped.series(("requests of an MCP server",)).value - dropped == 10
 
     run(story())

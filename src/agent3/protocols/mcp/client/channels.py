@@ -12,7 +12,8 @@ import asyncio
 import itertools
 from collections.abc import AsyncIterator, Awaitable, Callable, Coroutine, Iterator, Mapping
 from contextlib import AbstractAsyncContextManager, asynccontextmanager, contextmanager, nullcontext, suppress
-from dataclasses import dataclass, field
+from dataclasses import dataclass
+from functools import partial
 from typing import Any, Protocol, TypeVar
 from urllib.parse import urljoin, urlsplit
 
@@ -33,11 +34,13 @@ from agent3.errors import (
 )
 from agent3.identity.authorization import Authorization, Proves
 from agent3.observe.logs import get as logger
+from agent3.observe.metrics import METRICS
 from agent3.security.outbound import Gate, Stream
 
 __all__ = [
     "Channel",
     "HTTPChannel",
+    "Inflow",
     "OldHTTPChannel",
     "OnNotification",
     "OnRequest",
@@ -73,6 +76,15 @@ _COURTESY = 2.0
 """Seconds that telling a server of a cancellation or of the end of a session may take."""
 _DRAIN = 0.02
 """Seconds a stream gets to end after its answer; after that the connection is closed instead of reused."""
+
+_IN_A_ROW = 32
+"""Messages of one stream that are taken before others may run."""
+_ANSWERED_AT_ONCE = 16
+"""Requests of one stream that are answered at once; each further one holds up its stream for a moment."""
+_HELD_BACK = 0.05
+"""Seconds of that, at most: those that are being answered may be questions, which wait for a person."""
+_MOST_ASKED = 1_000
+"""Requests on one stream that may wait for our answers at once. Further ones are dropped."""
 
 LEVELS = ("debug", "info", "notice", "warning", "error", "critical", "alert", "emergency")
 """Log levels, lowest first."""
@@ -292,13 +304,49 @@ async def answer_request(message: dict[str, Any], pending: PendingRequest | None
         return jsonrpc.error_of(key, error)
 
 
+class Inflow:
+    """What a server sends on one stream, taken at a pace at which others get their turn.
+
+    ``answering`` are its requests that are being answered.
+    """
+
+    def __init__(self, place: str):
+        self.answering: set[asyncio.Task[None]] = set()
+        self._place = place
+        self._count = 0
+        self._has_asked = False
+
+    async def pace(self) -> None:
+        """To be awaited after each message."""
+        self._count += 1
+        has_asked, self._has_asked = self._has_asked, False
+        if has_asked and len(self.answering) >= _ANSWERED_AT_ONCE:
+            await asyncio.wait(self.answering, timeout=_HELD_BACK, return_when=asyncio.FIRST_COMPLETED)
+        elif not self._count % _IN_A_ROW:
+            await asyncio.sleep(0)
+
+    def answer(self, work: Callable[[], Coroutine[Any, Any, None]]) -> None:
+        """Answer a request beside the reading: more may come on the stream meanwhile."""
+        self._has_asked = True
+        if len(self.answering) < _MOST_ASKED:
+            spawn(self.answering, work())
+            return
+        METRICS.events_dropped.inc(("requests of an MCP server",))
+        log.debug("%s: a request was dropped, since %d wait for answers", self._place, _MOST_ASKED)
+
+    def cancel(self) -> None:
+        """Answer no more."""
+        for task in self.answering:
+            task.cancel()
+
+
 @dataclass(slots=True)
 class _StreamState:
-    """How far one answer has been read: where to resume it, and the server's requests that are being answered."""
+    """How far one answer has been read: where to resume it, and what the server asks on it."""
 
+    inflow: Inflow
     last_event: str | None = None
     retry: float = 1.0
-    answering: set[asyncio.Task[None]] = field(default_factory=set)
 
 
 class HTTPChannel:
@@ -331,6 +379,7 @@ class HTTPChannel:
         self._has_listened = False
         self._moves = 0
         self.on_message: Callable[[dict[str, Any]], None] | None = None
+        self.inflow = Inflow(self.place)
         self._tasks: set[asyncio.Task[None]] = set()
         self._closed = False
 
@@ -343,7 +392,7 @@ class HTTPChannel:
         return OldHTTPChannel(self._gate, self._url, self._headers, self._authorization)
 
     async def request(self, key: int, body: bytes, headers: Mapping[str, str], pending: PendingRequest) -> Any:
-        state = _StreamState()
+        state = _StreamState(Inflow(self.place))
         try:
             moved = None
             async with self._open("POST", body, headers, pending) as answer:
@@ -367,8 +416,7 @@ class HTTPChannel:
                 spawn(self._tasks, self._tell_cancelled(params, headers))
             raise
         finally:
-            for task in state.answering:
-                task.cancel()
+            state.inflow.cancel()
 
     async def tell(self, body: bytes, headers: Mapping[str, str]) -> None:
         """Post a notification or an answer, and again where the connection broke, since it may arrive twice.
@@ -412,6 +460,7 @@ class HTTPChannel:
                 for frame in parser.feed(chunk):
                     if frame.data and self.on_message is not None:
                         self.on_message(await decode_message(frame.data, self.place))
+                        await self.inflow.pace()
         return True
 
     async def end_session(self, headers: Mapping[str, str]) -> None:
@@ -426,6 +475,8 @@ class HTTPChannel:
 
     async def aclose(self) -> None:
         self._closed = True
+        self.inflow.cancel()
+        await asyncio.gather(*self.inflow.answering, return_exceptions=True)
         if self._tasks:
             await asyncio.wait(self._tasks, timeout=_COURTESY)
         for task in self._tasks:
@@ -555,10 +606,10 @@ class HTTPChannel:
                             return message
                         log.debug("%s sent an answer to the unknown request %r", self.place, message.get("id"))
                     elif "id" in message:
-                        # Answered beside the reading: more may come on this stream meanwhile.
-                        spawn(state.answering, self._answer(message, pending, headers))
+                        state.inflow.answer(partial(self._answer, message, pending, headers))
                     else:
                         pending.notify(str(message["method"]), params_of(message))
+                    await state.inflow.pace()
         except Unavailable:
             if state.last_event is None or not self.legacy:
                 raise
@@ -578,6 +629,8 @@ class HTTPChannel:
         """Fetch the rest of an answer whose stream ended early, if the server numbers its events."""
         for _ in range(RESUMPTIONS if self.legacy and state.last_event else 0):
             await asyncio.sleep(state.retry)
+            if self._closed:
+                break
             where = {**_headers_after(headers), "Last-Event-ID": state.last_event or ""}
             try:
                 async with self._open("GET", None, where) as answer:
@@ -668,6 +721,7 @@ class OldHTTPChannel(HTTPChannel):
                             endpoint.set_result(None)
                         elif frame.data and frame.event in (None, "message"):
                             await self._dispatch(frame.data)
+                            await self.inflow.pace()
         except (Agent3Error, ServerError) as error:
             if not endpoint.done():
                 raise
@@ -697,7 +751,7 @@ class OldHTTPChannel(HTTPChannel):
             log.info("%s sent an event that is not a message: %s", self.place, data[:200])
             return
         if not deliver(message, self._waiting, self.on_message) and "id" in message:
-            spawn(self._tasks, self._answer(message, None, {}))  # it came before the session stands
+            self.inflow.answer(partial(self._answer, message, None, {}))  # it came before the session stands
 
 
 Waiting = dict[int, tuple[asyncio.Future[dict[str, Any]], PendingRequest]]

@@ -11,6 +11,7 @@ import asyncio
 import hashlib
 import itertools
 import re
+from collections import Counter
 from collections.abc import Callable, Collection, Mapping, Sequence
 from functools import partial
 from typing import Any, ClassVar, TypeVar
@@ -138,6 +139,8 @@ class MCPConnector:
         self._idle = idle
         self._ceiling = ceiling
         self._listeners: dict[str, list[OnNews]] = {}
+        self._asked: Counter[str] = Counter()
+        """Addresses, as they are stored, that are being asked what they can do."""
         self._param_headers: dict[tuple[str, str | None], tuple[Any, dict[tuple[str, ...], str]]] = {}
 
     async def describe(
@@ -162,6 +165,23 @@ class MCPConnector:
             pattern = replace(pattern, meta={**pattern.meta, "registered": True})
         if address != pattern.address:
             self._stored[address] = pattern.address
+        # The agent may have been removed a moment ago, and is about to come back.
+        self._asked[pattern.address] += 1
+        try:
+            return await self._ask(address, secret, pattern, headers, on_wait)
+        finally:
+            self._asked[pattern.address] -= 1
+            if not self._asked[pattern.address]:
+                del self._asked[pattern.address]
+
+    async def _ask(
+        self,
+        address: str,
+        secret: Secret | None,
+        pattern: Route,
+        headers: Mapping[str, str] | None,
+        on_wait: OnWait | None,
+    ) -> Agent:
         upstream = self.upstreams.get(address, secret, {**pattern.meta, **({HEADERS: headers} if headers else {})})
         session = await upstream.session(on_wait=on_wait)
         tools: list[dict[str, Any]] = []
@@ -500,9 +520,13 @@ class MCPConnector:
         return frozenset(self._stored.get(address, address) for address in self.upstreams.addresses())
 
     async def disconnect(self, addresses: Collection[str]) -> None:
-        """End the programs and connections of these addresses, and what is under way there."""
+        """End the programs and connections of these addresses, and what is under way there.
+
+        Those that are being asked what they can do stay ``connected``: such an agent is being added.
+        """
+        closed = set(addresses).difference(self._asked)
         opened = self.upstreams.addresses()
-        await self.upstreams.close({one for one in opened if self._stored.get(one, one) in addresses})
+        await self.upstreams.close({one for one in opened if self._stored.get(one, one) in closed})
 
     async def aclose(self) -> None:
         await self.upstreams.aclose()

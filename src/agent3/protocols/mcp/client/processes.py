@@ -20,6 +20,7 @@ import subprocess
 from collections import deque
 from collections.abc import Callable, Mapping
 from contextlib import suppress
+from functools import partial
 from typing import Any
 
 import msgspec
@@ -30,6 +31,7 @@ from agent3.errors import Agent3Error, MalformedResponse, SetupError, Unavailabl
 from agent3.observe.logs import get as logger
 from agent3.protocols.mcp.client.channels import (
     LIMITS,
+    Inflow,
     PendingRequest,
     Waiting,
     answer_request,
@@ -205,6 +207,7 @@ class StdioChannel:
         self._waiting: Waiting = {}
         self._stderr_tail: deque[str] = deque(maxlen=_TAIL)
         self._closing = False
+        self.inflow = Inflow(self.place)
         self._tasks: set[asyncio.Task[None]] = set()
         self._reading_stderr = spawn(self._tasks, self._read_stderr())
         spawn(self._tasks, self._read_stdout())
@@ -280,7 +283,7 @@ class StdioChannel:
             with suppress(TimeoutError):
                 async with asyncio.timeout(_REAP):
                     await self._process.wait()
-        tasks = list(self._tasks)
+        tasks = [*self._tasks, *self.inflow.answering]
         for task in tasks:
             task.cancel()
         await asyncio.gather(*tasks, return_exceptions=True)
@@ -345,6 +348,7 @@ class StdioChannel:
         try:
             while line := await self._process.stdout.readline():
                 await self._dispatch(line)
+                await self.inflow.pace()
         except ValueError:
             self._fail_all(MalformedResponse(f"{self.place} wrote a message of more than {LIMITS.body} bytes."))
             self._kill(signal.SIGKILL)
@@ -372,7 +376,7 @@ class StdioChannel:
             log.debug("%s printed a line that is not a message: %s", self.place, line[:200])
             return
         if not deliver(message, self._waiting, self.on_message) and "id" in message:
-            spawn(self._tasks, self._answer(message))
+            self.inflow.answer(partial(self._answer, message))
 
     async def _answer(self, message: dict[str, Any]) -> None:
         """Answer a request that comes before the session stands."""

@@ -918,7 +918,7 @@ class Upstream:
     def _take_message(self, session: Session, message: dict[str, Any]) -> None:
         """Take a message that says nothing of the request that it belongs to."""
         if "id" in message:
-            spawn(self._tasks, session.answer(message))
+            session.channel.inflow.answer(partial(session.answer, message))
             return
         if not session.take_notification(message):
             self._take_notification(message, session.line[2])
