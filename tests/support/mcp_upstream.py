@@ -313,8 +313,15 @@ class Upstream:
 
     async def task(self, ctx: Context, params: wire.CallToolRequestParams) -> Any:
         name = f"t{len(self.tasks) + 1}"
-        asking = bool((params.arguments or {}).get("asking"))
-        self.tasks[name] = {"polls": 0, "asking": asking, "answer": None, "cancelled": False}
+        given = params.arguments or {}
+        asking, endless = bool(given.get("asking")), bool(given.get("endless"))
+        self.tasks[name] = {
+            "polls": 0,
+            "asking": asking,
+            "answer": None,
+            "cancelled": False,
+            "last": 1_000_000 if endless else 2,
+        }
         return {"resultType": "task", **self._state(name)}
 
     def _state(self, name: str) -> dict[str, Any]:
@@ -326,7 +333,7 @@ class Upstream:
             form = {"message": "Sure?", "requestedSchema": SIZE, "mode": "form"}
             asked = {"sure": {"method": "elicitation/create", "params": form}}
             return {**body, "status": "input_required", "inputRequests": asked}
-        if found["polls"] < 2:
+        if found["polls"] < found["last"]:
             return {**body, "status": "working", "statusMessage": "kneading"}
         done = text(f"baked {found['answer']}").model_dump(mode="json", by_alias=True, exclude_none=True)
         return {**body, "status": "completed", "result": done}
@@ -335,6 +342,7 @@ class Upstream:
         if params.task_id not in self.tasks:
             raise wire_error(-32602, "No such task")
         self.tasks[params.task_id]["polls"] += 1
+        self.note(f"looked at {params.task_id}")
         return {"resultType": "complete", **self._state(params.task_id)}
 
     async def update_task(self, ctx: Context, params: Any) -> Any:

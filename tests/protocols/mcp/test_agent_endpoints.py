@@ -348,6 +348,58 @@ def test_a_rest_client_and_a_command_that_are_gone_cancel_the_tool_at_the_server
     run(story())
 
 
+@every_place
+@pytest.mark.parametrize("progress", [False, True], ids=["fast-lane", "sdk-lane"])
+@pytest.mark.parametrize("era", ["modern", "legacy"])
+def test_a_call_that_is_given_up_cancels_the_task_that_the_server_made_of_it(
+    house: Hosted, path: str, prefix: str, progress: bool, era: str
+) -> None:
+    accept = {"Accept": "application/json, text/event-stream"}
+    hello = {"protocolVersion": "2025-11-25", "capabilities": {}, "clientInfo": {"name": "test", "version": "1"}}
+
+    async def story() -> None:
+        address = house.url + path.format("modern")
+        call: dict[str, Any] = {"name": f"{prefix.format('modern')}task", "arguments": {"endless": True}}
+        before = set(site(house, "modern").noted())
+
+        def new(word: str) -> set[str]:
+            return {note.rsplit(" ", 1)[-1] for note in site(house, "modern").noted() if note.startswith(word)} - {
+                note.rsplit(" ", 1)[-1] for note in before
+            }
+
+        async with aiohttp.ClientSession() as session:
+
+            async def post(method: str, key: int | None, params: Any, **headers: str) -> aiohttp.ClientResponse:
+                body = {"jsonrpc": "2.0", "method": method, "params": params, **({"id": key} if key else {})}
+                async with session.post(address, json=body, headers={**accept, **headers}) as answer:
+                    await answer.read()
+                    return answer
+
+            if era == "modern":
+                request = modern_request("tools/call", call)
+                if progress:
+                    request["json"]["params"]["_meta"]["progressToken"] = 1
+                calling = asyncio.ensure_future(session.post(address, **request))
+                await _until(lambda: bool(new("looked at")))
+                calling.cancel()
+            else:
+                opened = await post("initialize", 1, hello)
+                headers = {"Mcp-Session-Id": opened.headers["Mcp-Session-Id"], "MCP-Protocol-Version": "2025-11-25"}
+                await post("notifications/initialized", None, {}, **headers)
+                await post("tools/list", 2, {}, **headers)
+                # The first call teaches the gateway in which era this tool can be called.
+                await post("tools/call", 3, {**call, "arguments": {}}, **headers)
+                before.update(site(house, "modern").noted())
+                meta = {"_meta": {"progressToken": 1}} if progress else {}
+                answering = asyncio.ensure_future(post("tools/call", 7, {**call, **meta}, **headers))
+                await _until(lambda: bool(new("looked at")))
+                await post("notifications/cancelled", None, {"requestId": 7}, **headers)
+                await answering
+            await _until(lambda: new("cancelled") == new("looked at"))
+
+    run(story())
+
+
 @every_client
 @every_server
 def test_what_others_put_into_meta_passes_both_ways(house: Hosted, mode: str, agent: str) -> None:

@@ -23,7 +23,8 @@ from starlette.types import Scope
 from agent3.env import SeededEnv
 from agent3.errors import AccessError, Unauthenticated
 from agent3.model import Done, Part, Principal
-from agent3.protocols.mcp.door.door import DoorOptions, MCPDoor, Tool
+from agent3.observe.metrics import METRICS
+from agent3.protocols.mcp.door.door import DoorOptions, MCPDoor, Tool, Transport
 from agent3.protocols.mcp.door.results import to_tool_result
 from tests.support.mcp_serving import MODERN, served
 from tests.support.mcp_toy import PARTS, SECRET, Toys
@@ -696,6 +697,49 @@ def test_a_legacy_session_serves_only_the_caller_who_opened_it() -> None:
                     assert (name, response.status) == (name, status)
 
     run(story())
+
+
+@pytest.mark.parametrize("key", [{"id": 2}, {}], ids=["request", "notification"])
+@pytest.mark.parametrize("begun", [False, True], ids=["before-it-is-read", "before-it-is-taken"])
+def test_a_message_that_arrives_while_its_session_ends_is_dropped_and_counted(
+    key: dict[str, int], begun: bool, caplog: pytest.LogCaptureFixture
+) -> None:
+    body = json.dumps({"jsonrpc": "2.0", "method": "ping" if key else "notifications/x", **key}).encode()
+    named = {**legacy_hello()["headers"], "Content-Type": "application/json", "Mcp-Session-Id": "s1"}
+    headers = [(name.lower().encode(), value.encode()) for name, value in named.items()]
+    scope: Any = {"type": "http", "method": "POST", "path": "/mcp", "query_string": b"", "headers": headers}
+
+    async def story() -> None:
+        transport, sent, answered = Transport("s1"), list[Any](), asyncio.Event()
+        bodies = [body]
+
+        async def receive() -> Any:
+            if not bodies:
+                await asyncio.Event().wait()
+            if not begun:
+                await transport.terminate()
+            return {"type": "http.request", "body": bodies.pop()}
+
+        async def send(message: Any) -> None:
+            sent.append(message)
+            answered.set()
+
+        dropped = METRICS.events_dropped.series(("messages of an ended MCP session",))
+        before = dropped.value
+        async with transport.connect():  # and nobody reads
+            posting = asyncio.create_task(transport.handle_request(scope, receive, send))
+            await answered.wait()
+            if begun:
+                await transport.terminate()
+            await posting
+        assert sent[0]["status"] == ((200 if key else 202) if begun else 404)
+        assert sent[-1]["type"] == "http.response.body"
+        assert not sent[-1].get("more_body")
+        assert dropped.value == before + 1
+
+    with caplog.at_level("ERROR"):
+        run(story())
+    assert not caplog.records
 
 
 def test_a_body_beyond_the_limit_is_refused() -> None:

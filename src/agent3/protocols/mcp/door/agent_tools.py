@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Awaitable, Callable, Hashable, Sequence
+from contextlib import suppress
 from typing import Any, TypeVar
 
 import msgspec
@@ -260,16 +261,7 @@ class AgentTools:
     async def _finish(self, outcome: Outcome, who: GatewayCaller, caller: Caller) -> Outcome:
         """Wait for work that goes on elsewhere, unless the client follows tasks; large parts come back whole."""
         if isinstance(outcome, Working) and outcome.job is not None and "tasks" not in caller.can:
-            job = outcome.job
-            try:
-                async with asyncio.timeout(PATIENCE):
-                    seen = (await self._gateway.job(who, job)).seq
-                    async for event in self._gateway.follow(who, job, seen):
-                        if event.kind not in ("state", "turn"):
-                            caller.listener(event)
-            except TimeoutError:
-                pass
-            outcome = await self._gateway.wait(who, job, 0.0)
+            outcome = await self._wait_for_job(outcome.job, who, caller)
         if self._passes and isinstance(outcome, (Done, Failed)) and any(part.artifact for part in outcome.parts):
             # What an MCP server sent in one piece is not for us to cut in two.
             parts = []
@@ -280,6 +272,24 @@ class AgentTools:
                 parts.append(part)
             return replace(outcome, parts=tuple(parts))
         return outcome
+
+    async def _wait_for_job(self, job: str, who: GatewayCaller, caller: Caller) -> Outcome:
+        """How the job stands after a while. A caller that gives up meanwhile cancels it, down to its target.
+
+        It asked for a call and knows of no job, so nobody else would.
+        """
+        try:
+            with suppress(TimeoutError):
+                async with asyncio.timeout(PATIENCE):
+                    seen = (await self._gateway.job(who, job)).seq
+                    async for event in self._gateway.follow(who, job, seen):
+                        if event.kind not in ("state", "turn"):
+                            caller.listener(event)
+            return await self._gateway.wait(who, job, 0.0)
+        except asyncio.CancelledError:
+            with suppress(Agent3Error):
+                await self._gateway.cancel(who, job)
+            raise
 
     # Tasks
 

@@ -14,7 +14,8 @@ from contextlib import asynccontextmanager, suppress
 from contextvars import Context, ContextVar
 from dataclasses import dataclass, field
 from types import TracebackType
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, cast
+from uuid import uuid4
 
 import anyio
 import mcp_types as wire
@@ -29,6 +30,7 @@ from mcp.server.transport_security import TransportSecuritySettings
 from mcp.shared.message import SessionMessage
 from mcp_types import JSONRPCMessage
 from pydantic import ValidationError
+from starlette.requests import Request
 from starlette.responses import Response
 from starlette.types import Message, Receive, Scope, Send
 
@@ -37,6 +39,7 @@ from agent3.env import REAL, Env
 from agent3.errors import Agent3Error, ParseError, RequestError
 from agent3.model import LOCAL, Needs, Principal, encode
 from agent3.observe.logs import get as logger
+from agent3.observe.metrics import METRICS
 from agent3.protocols.mcp.door.handlers import Hint, RequestHandlers, to_icons
 from agent3.protocols.mcp.door.list_changes import Kind
 from agent3.protocols.mcp.door.questions import StateTokens
@@ -48,7 +51,7 @@ if TYPE_CHECKING:
     from mcp.shared._stream_protocols import ReadStream, WriteStream
 
 __all__ = ["LOOPBACK_HOSTS", "LOOPBACK_ORIGINS", "OPENING", "Caller", "CheckedInput", "DoorOptions", "MCPDoor",
-           "SessionEvents", "SessionManager", "Tool", "ToolSet", "how_to_answer", "refusal"]  # fmt: skip
+           "SessionEvents", "SessionManager", "Tool", "ToolSet", "Transport", "how_to_answer", "refusal"]  # fmt: skip
 
 LOOPBACK_HOSTS = ("127.0.0.1", "127.0.0.1:*", "localhost", "localhost:*", "[::1]", "[::1]:*")
 LOOPBACK_ORIGINS = tuple(f"{scheme}://{host}" for scheme in ("http", "https") for host in LOOPBACK_HOSTS)
@@ -331,14 +334,21 @@ class SessionManager(StreamableHTTPSessionManager):
             _new_id.reset(token)
 
     def _admit_session(self, requestor: AuthorizationContext | None) -> StreamableHTTPServerTransport | None:
-        transport, wanted = super()._admit_session(requestor), _new_id.get()
-        if transport is not None and wanted is not None:
-            given = transport.mcp_session_id
-            assert given is not None
-            transport.mcp_session_id = wanted
-            self._server_instances[wanted] = self._server_instances.pop(given)
-            if given in self._session_owners:
-                self._session_owners[wanted] = self._session_owners.pop(given)
+        """The SDK's own, with a transport that takes the end of its session quietly, and the id that is wanted."""
+        if self.max_sessions is not None and len(self._server_instances) >= self.max_sessions:
+            return None
+        session = _new_id.get() or uuid4().hex
+        transport = Transport(
+            mcp_session_id=session,
+            is_json_response_enabled=self.json_response,
+            event_store=self.event_store,
+            security_settings=self.security_settings,
+            retry_interval=self.retry_interval,
+            idle_timeout=self.session_idle_timeout,
+        )
+        if requestor is not None:
+            self._session_owners[session] = requestor
+        self._server_instances[session] = transport
         return transport
 
     async def _reopen(self, session: str, params: Mapping[str, Any], scope: Scope) -> None:
@@ -373,6 +383,59 @@ class SessionManager(StreamableHTTPSessionManager):
     @event_store.setter
     def event_store(self, value: EventStore | None) -> None:
         """What the SDK's constructor sets is not used."""
+
+
+class _Ended(BaseException):
+    """The session ended under a message. Not an Exception: the SDK would log each, and answer with status 500."""
+
+
+class _Incoming:
+    """Where a transport puts the messages of its client, which raises ``_Ended`` once nobody takes them any more."""
+
+    def __init__(self, stream: WriteStream[SessionMessage | Exception]):
+        self._stream = stream
+
+    async def send(self, item: SessionMessage | Exception, /) -> None:
+        try:
+            await self._stream.send(item)
+        except (anyio.ClosedResourceError, anyio.BrokenResourceError):
+            raise _Ended from None
+
+    async def aclose(self) -> None:
+        await self._stream.aclose()
+
+
+class Transport(StreamableHTTPServerTransport):
+    """The SDK's transport of one session, in which a message that arrives while the session ends is no fault."""
+
+    @asynccontextmanager
+    async def connect(self) -> AsyncIterator[Any]:
+        async with super().connect() as streams:
+            assert self._read_stream_writer is not None
+            self._read_stream_writer = cast("Any", _Incoming(self._read_stream_writer))
+            yield streams
+
+    async def _handle_post_request(self, scope: Scope, request: Request, receive: Receive, send: Send) -> None:
+        begun, complete = False, False
+
+        async def note(message: Message) -> None:
+            nonlocal begun, complete
+            if not begun and self.is_terminated:
+                raise _Ended
+            begun = True
+            complete = message["type"] == "http.response.body" and not message.get("more_body", False)
+            await send(message)
+
+        try:
+            await super()._handle_post_request(scope, request, receive, note)
+        except* _Ended:
+            METRICS.events_dropped.inc(("messages of an ended MCP session",))
+            if not begun:
+                fault = {"code": wire.INVALID_REQUEST, "message": "Not Found: Session has been terminated"}
+                body = encode({"jsonrpc": "2.0", "id": None, "error": fault})
+                await Response(body, 404, media_type="application/json")(scope, receive, send)
+            elif not complete:
+                await send({"type": "http.response.body", "body": b""})
 
 
 OPENING = "agent3.mcp.opening"
