@@ -249,11 +249,13 @@ def test_only_what_was_in_flight_on_a_killed_worker_may_break(
 def test_the_judges_of_crowds_and_slowness_can_say_no() -> None:
     patient = Told(200, {"result": "patient"}, 0.1)
     probes = [(200, 0.01)] * 5
-    assert overload_connections.judge([patient], probes, patient)["ok"]
-    assert not overload_connections.judge([patient, BROKEN], probes, patient)["ok"]
-    assert not overload_connections.judge([patient], [*probes, (503, 0.01)], patient)["ok"]
-    assert not overload_connections.judge([patient], [(200, 0.2)] * 5, patient)["ok"]
-    assert not overload_connections.judge([patient] * 20 + [Told(503, {}, 0.1)], probes, patient)["ok"]
+    assert overload_connections.judge([patient], probes, probes, patient, probes)["ok"]
+    assert not overload_connections.judge([patient, BROKEN], probes, probes, patient, probes)["ok"]
+    assert not overload_connections.judge([patient], [*probes, (503, 0.01)], probes, patient, probes)["ok"]
+    assert not overload_connections.judge([patient], [(200, 0.2)] * 5, probes, patient, probes)["ok"]
+    assert not overload_connections.judge([patient] * 20 + [Told(503, {}, 0.1)], probes, probes, patient, probes)["ok"]
+    assert not overload_connections.judge([patient], probes, [(200, 0.2)] * 5, patient, probes)["ok"]
+    assert not overload_connections.judge([patient], probes, [*probes, (503, 0.01)], patient, probes)["ok"]
     done, pages = Counter(["a", "j"]), [("/healthz 200", 0.01)]
     assert slow_everything.judge({"a": GOOD}, {"j": "done"}, pages, GOOD, done)["ok"]
     assert not slow_everything.judge({"a": GOOD}, {"j": "failed"}, pages, GOOD, done)["ok"]

@@ -16,16 +16,26 @@ from mcp.client import client as official
 from mcp.client.streamable_http import streamable_http_client
 
 from agent3 import Context, LocalAgent
+from agent3.security.access import OPERATE
 from agent3.server import call_stream
 from agent3.settings import Client, Limits, Settings
 from tests.support.gateway import Door, Hosted, hosted
 from tests.support.machines import eventually
 
-KEYS = {"alice": "key-of-alice-0123456789", "bob": "key-of-bob-0123456789"}
+KEYS = {
+    "alice": "key-of-alice-0123456789",
+    "bob": "key-of-bob-0123456789",
+    "operator": "key-of-operator-0123456789",
+}
 
 
 def _clients() -> tuple[Client, ...]:
-    return tuple(Client(name, f"sha256:{hashlib.sha256(key.encode()).hexdigest()}") for name, key in KEYS.items())
+    return tuple(
+        Client(
+            name, f"sha256:{hashlib.sha256(key.encode()).hexdigest()}", scopes=(OPERATE,) if name == "operator" else ()
+        )
+        for name, key in KEYS.items()
+    )
 
 
 class Worker:
@@ -221,6 +231,29 @@ def frames_until(door: Door, job: str, kind: str) -> bool:
         return any(line.strip() == f"event: {kind}".encode() for line in connection.getresponse())
     finally:
         connection.close()
+
+
+def test_an_operator_finds_and_cancels_the_job_of_another_caller_and_that_is_recorded(
+    house: Hosted, alice: Door, bob: Door, worker: Worker
+) -> None:
+    before = len(worker.ended)
+    worker.holding.clear()
+    job = begin(alice, "hold", message="a secret of alice")
+    assert worker.holding.wait(10)
+    operator = house.as_(KEYS["operator"])
+    (shown,) = (one for one in operator.get("/v1/calls/open").json["jobs"] if one["id"] == job)
+    assert (shown["caller"], shown["capability"], shown["status"]) == ("alice", "hold", "working")
+    assert job in {one["id"] for one in alice.get("/v1/calls/open").json["jobs"]}
+    assert job not in {one["id"] for one in bob.get("/v1/calls/open").json["jobs"]}
+    assert bob.post(f"/v1/calls/{job}/cancel").status == 404
+    cancelled = operator.post(f"/v1/calls/{job}/cancel")
+    assert cancelled.json["status"] == "canceled"
+    assert "secret of alice" not in json.dumps(cancelled.json)
+    assert len(worker.ended) == before + 1
+    assert alice.get(f"/v1/calls/{job}").json["status"] == "canceled"
+    (record,) = (one for one in house.rows("audit") if one["what"] == "job cancelled")
+    assert (record["who"], json.loads(record["detail"])["name"]) == ("operator", job)
+    assert operator.get(f"/v1/calls/{job}/events").status == 404  # it may end it, not read it
 
 
 def test_a_modern_client_that_gives_up_cancels_down_to_the_function(house: Hosted, worker: Worker) -> None:

@@ -239,6 +239,14 @@ class Runner:
         """The job as it stands."""
         return await self._jobs.get(principal.id, job_id)
 
+    async def get_of_anyone(self, job_id: str) -> Job:
+        """A job of any caller, for operators."""
+        return await self._jobs.get_of_anyone(job_id)
+
+    async def list_open(self, owner: str | None, limit: int) -> list[Job]:
+        """Jobs that are working or wait for an answer, of one caller or of all."""
+        return await self._jobs.list_open(owner, limit)
+
     def follow(self, principal: Principal, job_id: str, after: int = 0) -> AsyncIterator[Event]:
         """Its events past a sequence number; ends when the job pauses or ends. Any number may follow."""
         return self._jobs.follow(principal.id, job_id, after)

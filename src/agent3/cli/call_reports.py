@@ -99,6 +99,29 @@ def show(call: str, *, options: GatewayOptions = GatewayOptions()) -> None:  # n
     print_result(connect(options).record(call), options.json, _print_record)
 
 
+@app.command(name="open")
+def open_(*, limit: int = 50, options: GatewayOptions = GatewayOptions()) -> None:  # noqa: B008 - frozen
+    """List the jobs that are working or wait for an answer. End one with agent3 cancel; operators can end any.
+
+    Parameters
+    ----------
+    limit:
+        Maximum number, up to 1000 [default: 50].
+    """
+    print_result(connect(options).open_jobs(limit), options.json, _print_open)
+
+
+def _print_open(found: Mapping[str, Any]) -> None:
+    if not found["jobs"]:
+        print("No job is open.")
+        return
+    table = make_table("job", "since", "caller", "what", "status")
+    for job in found["jobs"]:
+        what = clean(f"{job['agent']}/{job['capability']}")
+        table.add_row(job["id"], _when({"at": job["created"]}), clean(job["caller"]), what, job["status"])
+    make_console().print(table)
+
+
 @app.command
 def stats(
     *,

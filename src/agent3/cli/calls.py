@@ -73,12 +73,13 @@ def call(
 
 
 def cancel(job: str, *, options: GatewayOptions = GatewayOptions()) -> None:  # noqa: B008 - frozen
-    """Cancel a job that is working or waiting for an answer.
+    """Cancel a job that is working or waiting for an answer: your own, or as an operator that of any caller.
 
     Parameters
     ----------
     job:
-        Id of the job, as printed by agent3 call. To cancel a call while you wait for it, press Ctrl-C.
+        Id of the job, as printed by agent3 call or agent3 calls open. To cancel a call while you wait for it, press
+        Ctrl-C.
     """
 
     def say(found: Mapping[str, Any]) -> None:

@@ -34,6 +34,7 @@ class Gateway(Protocol):
     def changes(self, agent: str) -> dict[str, Any]: ...
     def call(self, arguments: Mapping[str, Any]) -> dict[str, Any]: ...
     def cancel(self, job: str) -> dict[str, Any]: ...
+    def open_jobs(self, limit: int) -> dict[str, Any]: ...
     def routes(self, capability: str | None) -> dict[str, Any]: ...
     def add_route(self, body: Mapping[str, Any]) -> dict[str, Any]: ...
     def remove_route(self, capability: str, also: str | None) -> dict[str, Any]: ...
@@ -81,6 +82,10 @@ class Remote:
     def cancel(self, job: str) -> dict[str, Any]:
         """Cancel a job; returns its status."""
         return self._post(f"/v1/calls/{quote(job, safe='')}/cancel", {})
+
+    def open_jobs(self, limit: int) -> dict[str, Any]:
+        """The jobs that are working or wait for an answer."""
+        return self._get(f"/v1/calls/open?limit={limit}")
 
     def routes(self, capability: str | None) -> dict[str, Any]:
         """Which capabilities stand in for others."""
@@ -169,13 +174,11 @@ class Local:
 
     def cancel(self, job: str) -> dict[str, Any]:
         """Cancel a job; returns its status. A job that is working ends in the gateway that runs it."""
-        from agent3.calls.outcomes import describe_job
+        return self._use(lambda server, who: server.gateway.cancel_any(who, job))
 
-        async def work(server: Server, who: Caller) -> dict[str, Any]:
-            await server.gateway.cancel(who, job)
-            return describe_job(await server.gateway.job(who, job))
-
-        return self._use(work)
+    def open_jobs(self, limit: int) -> dict[str, Any]:
+        """The jobs that are working or wait for an answer."""
+        return self._use(lambda server, who: server.gateway.open_jobs(who, limit))
 
     def calls(self, query: Mapping[str, str]) -> dict[str, Any]:
         """A page of calls."""

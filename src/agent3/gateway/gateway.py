@@ -22,7 +22,7 @@ from agent3.calls.callbacks import CALLBACK
 from agent3.calls.core import Core
 from agent3.calls.jobs import Job
 from agent3.calls.outbox import Receipt
-from agent3.calls.outcomes import failed_by, response
+from agent3.calls.outcomes import describe_job, failed_by, response
 from agent3.calls.runner import Listener, Target
 from agent3.calls.steps.authorize import unknown
 from agent3.directory import Accept, Directory, Hit, Reputation
@@ -70,8 +70,10 @@ from agent3.model import (
 )
 from agent3.schema import nearest
 from agent3.schema.coercion import in_words
+from agent3.security.access import may_operate
 from agent3.security.limits import RateLimiter
 from agent3.sentences.questions import AGAIN
+from agent3.storage.audit import record_change
 
 __all__ = ["UNREACHABLE", "CallRequest", "Caller", "Gateway", "OnUse", "response", "status_of"]
 
@@ -666,6 +668,33 @@ class Gateway:
         """Cancel a job, down to its target."""
         return await self.core.runner.cancel(caller.principal, job, caller.door)
 
+    async def cancel_any(self, caller: Caller, job: str) -> dict[str, Any]:
+        """Cancel a job of this caller's, or as an operator one of anybody; how it stands then.
+
+        What an operator does to others is recorded first, and tells nothing of what the job was given or gave.
+        """
+        runner = self.core.runner
+        try:
+            await self.cancel(caller, job)
+            return describe_job(await self.job(caller, job))
+        except JobNotFound:
+            if not may_operate(caller.principal):
+                raise
+        found = await runner.get_of_anyone(job)
+        if not found.ended:
+            who, env = caller.principal.id, self.core.env
+            await self.core.database.write(lambda tx: record_change(tx, env, "job cancelled", found.id, None, who))
+            # As its caller: what a target is told is told in the name and with the credentials of who asked it.
+            await runner.cancel(found.call.principal, found.id, caller.door)
+        return _describe_for_operator(await runner.get_of_anyone(found.id))
+
+    async def open_jobs(self, caller: Caller, limit: int = 50) -> dict[str, Any]:
+        """Jobs that are working or wait for an answer: the caller's own, or for an operator those of all."""
+        self.count_question(caller.principal)
+        owner = None if may_operate(caller.principal) else caller.principal.id
+        jobs = await self.core.runner.list_open(owner, limit)
+        return {"jobs": [_describe_for_operator(job) for job in jobs]}
+
     async def callbacks(self, caller: Caller, job: str) -> list[Receipt]:
         """What the caller was told of a job, and what became of each delivery."""
         found = await self.core.runner.get(caller.principal, job)
@@ -781,3 +810,17 @@ def _fits(value: Any, definition: dict[str, Any]) -> bool:
     except Agent3Error:
         return False
     return True
+
+
+def _describe_for_operator(job: Job) -> dict[str, Any]:
+    """A job without its content."""
+    return {
+        "id": job.id,
+        "caller": job.owner,
+        "agent": job.call.agent,
+        "capability": job.call.capability,
+        "status": job.status,
+        "turn": job.turn,
+        "created": job.created,
+        "updated": job.updated,
+    }

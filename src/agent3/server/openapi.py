@@ -212,6 +212,9 @@ def document() -> dict[str, Any]:
                 "get": _operation("List calls of the ledger, page by page", parameters=_filters(Wanted, "format"))
             },
             "/v1/calls/stats": {"get": _operation("Statistics of calls", parameters=_filters(StatisticsWanted))},
+            "/v1/calls/open": {
+                "get": _operation("List jobs that work or wait for an answer", parameters=[_query("limit", 1_000)])
+            },
             "/v1/calls/{job_id}": {"get": _operation("A job", parameters=[*job, _query("wait", 60)])},
             "/v1/calls/{job_id}/record": {
                 "get": _operation("Show everything recorded about a call, with all its turns", parameters=job)
@@ -227,7 +230,7 @@ def document() -> dict[str, Any]:
                 "get": _operation("The result of a call, or its status", answer=_CALLBACKS, parameters=job)
             },
             "/v1/calls/{job_id}/answer": {"post": _call("Answer its question", _ANSWER, job)},
-            "/v1/calls/{job_id}/cancel": {"post": _operation("Cancel it", parameters=job)},
+            "/v1/calls/{job_id}/cancel": {"post": _operation("Cancel it; operators cancel any", parameters=job)},
             "/v1/prices": {"post": _operation("Set the price of an agent's calls", _PRICE)},
             "/v1/feedback": {"post": _operation("Rate an agent", body["agent3_feedback"])},
             "/v1/routes": {

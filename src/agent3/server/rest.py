@@ -78,6 +78,7 @@ class Rest:
             ("/v1/call", "POST", self.call),
             ("/v1/calls", "GET", self.calls),
             ("/v1/calls/stats", "GET", self.stats),
+            ("/v1/calls/open", "GET", self.open_jobs),
             ("/v1/calls/{job_id}", "GET", self.job),
             ("/v1/calls/{job_id}/record", "GET", self.record),
             ("/v1/calls/{job_id}/events", "GET", self.events),
@@ -281,10 +282,11 @@ class Rest:
         return _json_body(response(outcome, self._env.monotonic() - started))
 
     async def cancel(self, request: Request) -> Response:
-        caller, gateway = self._caller(request), self._gateway
-        job_id = request.path_params["job_id"]
-        await gateway.cancel(caller, job_id)
-        return json_response(describe_job(await gateway.job(caller, job_id)))
+        return json_response(await self._gateway.cancel_any(self._caller(request), request.path_params["job_id"]))
+
+    async def open_jobs(self, request: Request) -> Response:
+        limit = _parse_query_number(request, "limit", 50, 1, 1_000)
+        return json_response(await self._gateway.open_jobs(self._caller(request), limit))
 
     # Approvals
 

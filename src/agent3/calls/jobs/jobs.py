@@ -232,6 +232,27 @@ class Jobs:
             raise JobNotFound(f"Job {job_id!r} does not exist for you. It may have expired.")
         return decode_job(row)
 
+    async def get_of_anyone(self, job_id: str) -> Job:
+        """A job by its id, whoever owns it: for operators only."""
+        row = await self._database.one("SELECT * FROM jobs WHERE id = ?", job_id)
+        if row is None:
+            raise JobNotFound(f"Job {job_id!r} does not exist. It may have expired.")
+        return decode_job(row)
+
+    async def list_open(self, owner: str | None, limit: int) -> list[Job]:
+        """Jobs that are working or wait for an answer, of one owner or of all; one that cannot be read is left out."""
+        found: list[Job] = []
+        for status in ("working", "needs"):
+            # In the order of the index, so that nothing is sorted however many there are.
+            order = "lease DESC" if owner is None else "updated DESC, id DESC"
+            whose = "" if owner is None else "AND owner = ? "
+            values = (status,) if owner is None else (status, owner)
+            rows = await self._database.all(
+                f"SELECT * FROM jobs WHERE status = ? {whose}ORDER BY {order} LIMIT ?", *values, limit - len(found)
+            )
+            found += [job for row in rows if (job := self._reader.find_job(row)) is not None]
+        return found
+
     async def list_latest(self, owner: str, limit: int = 50) -> list[Job]:
         """The owner's jobs, the latest changed first; one that cannot be read is left out."""
         rows = await self._database.all(

@@ -142,8 +142,21 @@ const pages = {
     field("Agent", "agent", {}, chosen.agent), field("Caller", "caller", {}, chosen.caller),
     choice("Outcome", "status", [["", "all"], ["done", "done"], ["failed", "failed"], ["needs", "waits for an answer"], ["working", "under way"]], chosen.status || ""),
     make("button", {}, "Show"));
+    const { jobs } = chosen.cursor ? { jobs: [] } : await ask("/v1/calls/open");
+    const place = make("div", { "aria-live": "polite" });
+    const open = jobs.length ? [make("h2", {}, "Jobs that are open"), place, table("Working, or waiting for an answer", [
+      ["Since", (job) => when(job.created)],
+      ["Caller", (job) => job.caller],
+      ["Agent", (job) => link(job.agent, "agents", job.agent)],
+      ["Capability", (job) => job.capability],
+      ["Status", (job) => state(job.status, null)],
+      ["", (job) => make("button", { onclick: () => answered(place, async () => {
+        const now = await ask(`/v1/calls/${encodeURIComponent(job.id)}/cancel`, {});
+        return { job: job.id, status: now.status };
+      }) }, "Cancel")],
+    ], jobs)] : [];
     const older = found.next ? make("p", {}, make("a", { href: `#/calls?${query({ ...chosen, cursor: found.next })}` }, "Older calls")) : null;
-    return [make("h1", {}, "Calls"), form, table("Calls, newest first", [
+    return [make("h1", {}, "Calls"), ...open, form, table("Calls, newest first", [
       ["When", (call) => link(when(call.at), "calls", call.id)],
       ["Caller", (call) => call.caller],
       ["Agent", (call) => link(call.agent, "agents", call.agent)],
