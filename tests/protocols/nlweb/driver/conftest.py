@@ -10,8 +10,7 @@ import pytest
 
 from agent3.protocols.nlweb.browser.installation import require
 from agent3.protocols.nlweb.browser.sdk import playwright
-from agent3.protocols.nlweb.driver import Driven, drive
-from agent3.protocols.nlweb.driver import driver as acting
+from agent3.protocols.nlweb.driver import Driven, drive, patience
 
 Run = Callable[..., tuple[Driven, str]]
 
@@ -19,7 +18,7 @@ Run = Callable[..., tuple[Driven, str]]
 @pytest.fixture(autouse=True)
 def old_pages(monkeypatch: pytest.MonkeyPatch) -> None:
     """Nothing is expected to come of a page that has been drawn, and so no question waits for it."""
-    monkeypatch.setattr(acting, "_YOUNG_SECONDS", 0.0)
+    monkeypatch.setattr(patience, "YOUNG_SECONDS", 0.0)
 
 
 @pytest.fixture(scope="package")

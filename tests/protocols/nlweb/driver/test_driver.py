@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 
 from agent3.errors import ValidationError
-from agent3.protocols.nlweb.driver import driver as acting
+from agent3.protocols.nlweb.driver import patience
 
 pytestmark = pytest.mark.browser
 
@@ -61,7 +61,7 @@ TEAM = (
     + "".join(
         f"""<tr><td>{who}</td><td><select aria-label="Role" onchange="document.title = '{who} is ' + this.value">
 <option>User</option><option>Admin</option></select></td>
-<td><button onclick="document.title = '{who} is gone'">Delete</button></td></tr>"""
+<td><button onclick="document.title = '{who} is gone'; closest('tr').remove()">Delete</button></td></tr>"""
         for who in ("Alice", "Bob", "Carl")
     )
     + "</table>"
@@ -75,15 +75,16 @@ BANK = """<form method=post onsubmit="event.preventDefault(); document.title = '
 <label>Recipient <input id=r></label><label>Amount * <input id=a required></label><button>Transfer</button></form>
 <label>User name <input onclick="document.title = 'clicked'"></label>"""
 THREADS = """<a href="#me" onclick="document.title = 'account'">My account</a>
-<ul><li>Alice<ul><li>Bob <a href="#" onclick="document.title = 'Bob is gone'">Delete</a></li>
-<li>Carl <a href="#" onclick="document.title = 'Carl is gone'">Delete</a></li></ul></li></ul>"""
+<ul><li>Alice<ul><li>Bob <a href="#" onclick="document.title = 'Bob is gone'; closest('li').remove()">Delete</a></li>
+<li>Carl <a href="#" onclick="document.title = 'Carl is gone'; closest('li').remove()">Delete</a></li></ul></li></ul>"""
 LAZY = """<button>Archive</button><input aria-label="Code" oninput="this.value = ''">"""
 
 
 @pytest.fixture(autouse=True)
-def patience(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(acting, "_ACT_MS", 60_000.0)  # what must be done is done, however slow the machine is
-    monkeypatch.setattr(acting, "_SAVING_SECONDS", 0.0)
+def patient(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(patience, "ACT_MS", 60_000.0)  # what must be done is done, however slow the machine is
+    monkeypatch.setattr(patience, "SAVING_SECONDS", 0.0)
+    monkeypatch.setattr(patience, "REGRET_SECONDS", 0.0)
 
 
 @pytest.mark.requirement("RF-013-51")
@@ -225,7 +226,7 @@ def test_the_question_shows_what_was_understood_and_what_was_not(run: Any) -> No
 
 def test_what_does_not_show_on_the_page_is_not_called_done(run: Any, monkeypatch: pytest.MonkeyPatch) -> None:
     written, _ = run(LAZY, 'type "X1" into Code')
-    monkeypatch.setattr(acting, "_ACT_MS", 500.0)
+    monkeypatch.setattr(patience, "ACT_MS", 500.0)
     pressed, _ = run(LAZY, "click Archive")
     for done in (written, pressed):
         assert not done.complete

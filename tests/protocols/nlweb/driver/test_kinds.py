@@ -8,7 +8,8 @@ from typing import Any
 import pytest
 
 from agent3.errors import ValidationError
-from agent3.protocols.nlweb.driver import driver as acting
+from agent3.protocols.nlweb.driver import patience
+from agent3.protocols.nlweb.driver.pressing import Operator
 from tests.support.sites import Site
 
 NOTE = "<script>const note = text => { document.title += (document.title && '; ') + text };</script>"
@@ -265,10 +266,10 @@ def run(run: Any) -> Any:
 
 
 @pytest.fixture(autouse=True)
-def patience(monkeypatch: pytest.MonkeyPatch) -> None:
-    long = (("_ACT_MS", 60_000.0), ("_UNANSWERED_SECONDS", 60.0), ("_LOADING_SECONDS", 60.0))
-    for name, value in (*long, ("_SAVING_SECONDS", 0.0)):
-        monkeypatch.setattr(acting, name, value)  # what must be done is done, however slow the machine is
+def patient(monkeypatch: pytest.MonkeyPatch) -> None:
+    long = (("ACT_MS", 60_000.0), ("UNANSWERED_SECONDS", 60.0), ("LOADING_SECONDS", 60.0))
+    for name, value in (*long, ("SAVING_SECONDS", 0.0), ("REGRET_SECONDS", 0.0)):
+        monkeypatch.setattr(patience, name, value)  # what must be done is done, however slow the machine is
 
 
 @pytest.mark.requirement("RF-013-51")
@@ -482,7 +483,7 @@ def test_each_consequence_is_asked_about(run: Any, page: str, sentence: str, tol
 
 
 def test_what_could_not_be_opened_is_not_told_as_done(run: Any, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(acting, "_ACT_MS", 500.0)
+    monkeypatch.setattr(patience, "ACT_MS", 500.0)
     page = """<div style="position:relative"><button>New folder</button>
 <i style="position:absolute;inset:0;background:red"></i></div>"""
     done, _ = run(page, "create a folder called Taxes")
@@ -523,14 +524,14 @@ def test_a_question_in_place_is_told_whatever_its_buttons_are_called(run: Any) -
 
 
 def test_what_a_page_sets_back_is_not_done(run: Any, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(acting, "_SAVING_SECONDS", 2.0)
+    monkeypatch.setattr(patience, "SAVING_SECONDS", 2.0)
     page = """<label><input type=checkbox onchange="setTimeout(() => { this.checked = false }, 300)">Dark</label>"""
     done, _ = run(page, "turn on Dark")
     assert not done.complete
 
 
 def test_done_is_said_only_where_the_page_shows_it(run: Any, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(acting, "_UNANSWERED_SECONDS", 0.3)
+    monkeypatch.setattr(patience, "UNANSWERED_SECONDS", 0.3)
     asked: list[str] = []
     for html, sentence, told in (
         (ANSWERS, "click Idle", "does not show the result"),  # though a clock goes on
@@ -558,7 +559,7 @@ def test_done_is_said_only_where_the_page_shows_it(run: Any, monkeypatch: pytest
 def test_a_press_that_shows_nothing_is_told_and_does_not_stop_what_is_harmless(
     run: Any, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(acting, "_UNANSWERED_SECONDS", 0.3)
+    monkeypatch.setattr(patience, "UNANSWERED_SECONDS", 0.3)
     page = """<button>Ping</button><button onclick="note('pong')">Pong</button>
 <button onclick="note('gone')">Delete</button>"""
     done, after = run(page, "click Ping and click Pong")
@@ -588,13 +589,13 @@ def test_what_has_consequences_is_asked_about_once_and_before_anything_is_writte
     page = """<form onsubmit="event.preventDefault(); note('sent')"><label>To <input name=t></label>
 <label>Sum <input name=s></label><button>Send payment</button></form>"""
     order: list[str] = []
-    write = acting._Operator._write
+    write = Operator._write
 
     async def note_writing(operator: Any, act: Any, element: Any) -> Any:
         order.append("written")
         return await write(operator, act, element)
 
-    monkeypatch.setattr(acting._Operator, "_write", note_writing)
+    monkeypatch.setattr(Operator, "_write", note_writing)
     done, after = run(page, "type Ann into To and click Send payment", confirm=order.append)
     assert (done.complete, after) == (True, "sent")
     assert order == ["click button 'Send payment' (To: Ann, Sum: empty)", "written"]
@@ -634,7 +635,7 @@ def test_the_name_of_an_entry_is_no_answer_to_a_press_in_it(run: Any) -> None:
 def test_what_a_page_that_was_just_opened_draws_a_moment_later_is_waited_for(
     run: Any, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(acting, "_YOUNG_SECONDS", 60.0)
+    monkeypatch.setattr(patience, "YOUNG_SECONDS", 60.0)
     page = """<h1>Rooms</h1><script>setTimeout(() => { document.body.insertAdjacentHTML("beforeend",
 "<button onclick='note(1)'>Boost</button>") }, 400)</script>"""
     assert run(page, "click Boost")[0].complete
@@ -838,3 +839,86 @@ def test_what_is_said_is_told_from_what_is_like_it(run: Any, sentence: str, afte
         return
     assert title == after, done
     assert done.complete is bool(after)
+
+
+REGRETS = """<h1>Files</h1><ul><li id=a>Alpha <button onclick="a.hidden = true; late(() => { a.hidden = false })">Delete
+</button></li></ul><p id=m role=status></p><p id=q></p>
+<button aria-pressed=false onclick="textContent = 'Following'; late(() => { textContent = 'Follow' })">Follow</button>
+<button onclick="m.textContent = 'Draft kept'">Publish</button><button onclick="late(() => ask())">Archive all</button>
+<form onsubmit="event.preventDefault(); note('sent'); m.textContent = 'Your claim is queued for approval'">
+<label>Claim <input></label><button>Submit claim</button></form>
+<form onsubmit="event.preventDefault(); nick.ariaInvalid = 'true'; hint.textContent = 'Longer, please'">
+<label>Nickname <input id=nick></label><p id=hint></p><button>Save nickname</button></form>
+<form onsubmit="event.preventDefault(); this.innerHTML = 'Thanks, we have it.'"><label>Message <input></label>
+<button>Send message</button></form><script>const late = then => setTimeout(then, 400); const ask = () => {
+q.innerHTML = 'Are you sure? <button onclick="q.textContent = String()">Yes, archive</button> <button>No</button>'
+}</script>"""
+
+
+@pytest.mark.requirement("RF-013-52")
+@pytest.mark.parametrize(
+    ("sentence", "told"),
+    [
+        ("delete Alpha", "does not show the result"),
+        ("follow", "does not show the result"),
+        ("click Follow", "does not show the result"),
+        ("click Publish", "the page says “Draft kept”"),
+        ('type "Taxi" into Claim and click Submit claim', "the page says “Your claim is queued for approval”"),
+        ('type "Bo" into Nickname and click Save nickname', "the page answers “Longer, please”"),
+    ],
+)
+def test_what_the_page_takes_back_or_does_not_report_is_not_done(
+    run: Any, monkeypatch: pytest.MonkeyPatch, sentence: str, told: str
+) -> None:
+    monkeypatch.setattr(patience, "REGRET_SECONDS", 60.0 if told.startswith("does") else 0.0)
+    monkeypatch.setattr(patience, "UNANSWERED_SECONDS", 0.3)
+    driven, _ = run(REGRETS, sentence)
+    assert not driven.complete
+    assert told in (driven.question or "")
+
+
+def test_what_the_page_reports_is_done_and_what_it_asks_late_is_asked(
+    run: Any, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    assert run(REGRETS, 'type "Hello" into Message and click Send message')[0].complete
+    monkeypatch.setattr(patience, "REGRET_SECONDS", 60.0)
+
+    def refuse(what: str) -> None:
+        raise ValidationError(what)
+
+    with pytest.raises(ValidationError, match="Are you sure"):
+        run(REGRETS, "click Archive all", confirm=refuse)
+
+
+GOES_ON = """<h1>Orders</h1><table><tr><th>Customer<th></tr><tbody id=b></table><button id=p>Previous</button>
+<button id=n>Next</button><details><summary>Older</summary><ul><li>Di <button>Cancel</button></ul></details><script>
+const pages = [['Ann', 'Bo', 'Di'], ['Cy', 'Ann']]; let at = 0; const draw = () => { b.innerHTML = pages[at].map(name =>
+`<tr><td>${name}<td><button onclick="note('${name}'); closest('tr').remove()">Cancel</button>`).join('');
+p.disabled = !at; n.disabled = at === 1 }
+p.onclick = () => { at--; draw() }; n.onclick = () => { at++; draw() }; draw()</script>"""
+
+
+@pytest.mark.parametrize(
+    ("sentence", "title"),
+    [
+        ("cancel Ann", ""),
+        ("click Cancel for Ann", ""),
+        ("cancel Di", ""),
+        ("cancel Ann on this page", "Ann"),
+        ("cancel Bo", "Bo"),
+        ("cancel Cy", "Cy"),
+    ],
+)
+def test_a_namesake_where_a_list_goes_on_is_asked_about(run: Any, sentence: str, title: str) -> None:
+    driven, after = run(GOES_ON, sentence)
+    assert (after, driven.complete) == (title, bool(title))
+    assert title or "the list goes on" in (driven.question or "")
+
+
+@pytest.mark.parametrize("sentence", ["send the file", "send the report to Ann", "pay the report", "pay 30 euros"])
+def test_a_noun_that_is_not_of_what_is_pressed_stops_it(run: Any, sentence: str) -> None:
+    page = """<section aria-label="Chat with Ann"><label>Message <input value="old draft"></label>
+<button onclick="note('sent')">Send</button><button>Attach file</button></section><h2>Reports</h2><p>One is ready.</p>
+<h2>Order</h2><button onclick="note('paid')">Pay 25 EUR</button>"""
+    assert run(page, sentence)[1] == ""
+    assert run(page, "pay the order")[1] == "paid"

@@ -7,6 +7,7 @@ or which website this is.
 
 from __future__ import annotations
 
-from agent3.protocols.nlweb.driver.driver import Confirm, Driven, drive
+from agent3.protocols.nlweb.driver.driver import Driven, drive
+from agent3.protocols.nlweb.driver.fields import Confirm
 
 __all__ = ["Confirm", "Driven", "drive"]

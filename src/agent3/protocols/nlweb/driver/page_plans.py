@@ -31,7 +31,9 @@ __all__ = [
     "strip_purpose",
 ]
 
-Why = Literal["absent", "several", "words", "disabled", "empty", "value", "file", "unshown", "refused", "asks"]
+Why = Literal[
+    "absent", "several", "words", "disabled", "empty", "value", "file", "unshown", "refused", "asks", "says", "namesake"
+]
 
 
 @dataclass(frozen=True, slots=True)

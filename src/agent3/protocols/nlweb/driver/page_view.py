@@ -268,7 +268,7 @@ most => {
     }
     return found;
   };
-  const forms = [], nodes = [], infos = [];
+  const forms = [], nodes = [], infos = [], outline = [];
   const add = (node, role) => {
     const isBox = ["checkbox", "radio"].includes(node.type);
     const inside = !modal || modal.contains(node);
@@ -304,7 +304,8 @@ most => {
       opens: role === "link" || role === "tab" || role === "menuitem" || node.tagName === "SUMMARY" ||
         expanded === "false" || !["", "false"].includes(popup),
       expanded: expanded === "true", menu: popup === "menu" || popup === "true",
-      places: placesOf(node), ...rowTexts(node), toolbar: Boolean(node.closest("[role=toolbar],menu")),
+      places: placesOf(node), under: outline.filter(Boolean), ...rowTexts(node),
+      toolbar: Boolean(node.closest("[role=toolbar],menu")),
       boxes: form ? [] : boxesOf(node),
       searches: role === "searchbox" || Boolean(node.closest("search,[role=search]")),
     });
@@ -313,6 +314,11 @@ most => {
     if (nodes.length >= most) return;
     const role = roleOf(node);
     if (role) add(node, role);
+    if (node.matches("h1,h2,h3,h4,h5,h6,[role=heading]") && shown(node) && !rowOf(node)) {
+      const level = Number(node.tagName[1]) || Number(node.ariaLevel) || 2;
+      outline.length = level;
+      outline[level - 1] = squeeze(node.textContent);
+    }
     // Not "children": in a form with a field of that name it is the field.
     for (const child of node.querySelectorAll(":scope > *")) walk(child);
     for (const child of node.shadowRoot?.children ?? []) walk(child);
@@ -335,7 +341,8 @@ class Control:
 
     ``places`` are the rows, lists and regions that it stands in, from the inside, each with the texts by which a
     person would tell it from others; ``row`` has all texts of its row or card, ``columns`` those at the top of its
-    table. ``lead`` is what stands first in its label. ``opens`` says that a press shows something else and does
+    table; ``under`` are the headings before it, from the outermost. ``lead`` is what stands first in its label.
+    ``opens`` says that a press shows something else and does
     nothing more; ``opener`` is the index of the control that has to be pressed before a hidden one can be seen, or -1.
     ``toggles`` is a button with two states, ``menu`` one that has a menu, and ``expanded`` says that it is open.
     ``steps`` are the buttons for less and for more of a number that stands between them.
@@ -363,6 +370,7 @@ class Control:
     searches: bool
     row: Sequence[str]
     columns: Sequence[str]
+    under: Sequence[str]
     toolbar: bool
     toggles: bool
     opener: int

@@ -1,0 +1,322 @@
+"""What a page shows after a press: whether it reports what was asked for, turns it down, or says something else.
+
+That something changed is no proof. Done is what the page shows as done: it says so of this very thing, its row is gone
+or another, the form that was sent is empty or shut, or what was pressed is in its other state.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+from agent3.protocols.nlweb.driver.page_plans import Act, Doubt
+from agent3.protocols.nlweb.driver.page_view import Control
+from agent3.protocols.nlweb.driver.wording import DOING, VIEWING, can_mean, is_cousin, words_in
+from agent3.sentences.consequences import CONSEQUENTIAL, has_consequences
+from agent3.sentences.lexicon import fold
+
+__all__ = [
+    "PENDING",
+    "SAID",
+    "SHOWN",
+    "TROUBLE",
+    "Frames",
+    "Sight",
+    "find_refusal",
+    "find_refusing",
+    "must_report",
+    "new_lines",
+    "reports",
+    "weigh",
+]
+
+Frames = Sequence[Sequence[str]]
+"""The lines of each frame of a page; the last of each has its address, its title and the states of its fields."""
+
+
+@dataclass(frozen=True, slots=True)
+class Sight:
+    """What was to be seen before a press and after it, and what the page has said meanwhile.
+
+    ``messages`` are new lines that stand as messages of the page, ``entries`` those that stand in a row, a
+    list, a heading and the like. Where the page has taken something back, only what still stands there is
+    ``lasting``. ``name`` is what the pressed element is called now, None where it is no more to be seen.
+    """
+
+    before: Frames
+    after: Frames
+    messages: Sequence[str]
+    lasting: Sequence[str]
+    entries: Sequence[str]
+    name: str | None
+    same_row: bool
+
+
+def must_report(control: Control) -> bool:
+    """Whether a press does something that a page reports or shows, and not just opens or leads somewhere."""
+    if control.opens or control.role in ("link", "tab", "option", "treeitem") or control.searches:
+        return False
+    first = words_in(control.name)[:1]
+    does = any(line & {word} for word in first for line in DOING if not line & VIEWING)
+    return control.sends or control.toggles or does or has_consequences(control.name)
+
+
+def weigh(act: Act, sight: Sight) -> Doubt | None:
+    """A doubt where nothing that is to be seen speaks for what was asked for."""
+    asked = fold(act.control.name)
+    against = [
+        line for line in sight.messages if len(line) < _LONGEST_MESSAGE
+        and any(fold(match[0]) not in asked for match in _HEDGED.finditer(line))
+    ]  # fmt: skip
+    if against:
+        return Doubt("says", against[0])
+    if sight.same_row and _removes(act.control.name):
+        return Doubt("says", sight.messages[0]) if sight.messages else Doubt("unshown", act.control.name)
+    if any(reports(line, act) for line in (*sight.lasting, *sight.entries)):
+        return None
+    if sight.name is not None and fold(sight.name) != fold(act.control.name) and not _SHORT.search(sight.name):
+        return None  # "Follow" is "Following" now
+    if _state(sight.before) != _state(sight.after):
+        return None
+    known = {_plain(line) for frame in sight.before for line in frame}
+    if sight.entries or any(_plain(line) in known for line in sight.messages):
+        return None  # a new row, another number
+    there = {line for frame in sight.after for line in frame}
+    gone = [line for frame in sight.before for line in frame if line not in there and not line.startswith("\0")]
+    if len(gone) > len(sight.messages):
+        return None
+    if sight.messages:
+        return Doubt("says", sight.messages[0])
+    order = [[line for line in frame if not line.startswith("\0")] for frame in sight.after]
+    earlier = [[line for line in frame if not line.startswith("\0")] for frame in sight.before]
+    return None if order != earlier and not gone else Doubt("unshown", act.control.name)
+
+
+def reports(line: str, act: Act) -> bool:
+    """Whether a line says that what was asked for is done: "Order 4711 received", and not "Draft saved" of an order."""
+    if _NEGATED.search(line):
+        return False
+    said = [*words_in(line), *re.findall(r"\w+", fold(line))]
+    if _SUCCESS.search(line):
+        return True
+    name = [word for word in words_in(act.control.name) if not word.isdigit()]
+    texts = [word for value in act.values for word in words_in(value)]
+    return any(can_mean(word, other) or is_cousin(word, other) for word in name for other in said) or (
+        bool(texts) and {*texts} <= {*said}
+    )
+
+
+def _state(frames: Frames) -> list[list[str]]:
+    """What tells one state of a page from another, without how far it was moved and what is unfolded."""
+    found = []
+    for frame in frames:
+        lines = frame[-1].removeprefix("\0").split("\n") if frame else []
+        where, states = [*lines[:2], *lines[3:4]], [line.split("\x1f") for line in lines[4:]]
+        found.append(where + ["\x1f".join((*one[:3], *one[4:])) for one in states])
+    return found
+
+
+def _plain(line: str) -> str:
+    return re.sub(r"[\d.,]+", "0", line)
+
+
+def _removes(name: str) -> bool:
+    return any(CONSEQUENTIAL.get(word) in ("delete", "discard") for word in re.findall(r"\w+", fold(name)))
+
+
+def new_lines(before: Sequence[Sequence[str]], after: Sequence[Sequence[str]]) -> list[str]:
+    """What can be read now and could not before."""
+    known = {line for frame in before for line in frame}
+    return [line for frame in after for line in frame if line not in known and not line.startswith("\x00")]
+
+
+def find_refusal(act: Act, events: Sequence[str], said: Sequence[str]) -> Doubt | None:
+    """The words by which the page or the site turned a press down. What a link or a menu shows may say anything.
+
+    ``said`` are messages that turn something down.
+    """
+    failed = next((event for event in events if event.startswith("HTTP ")), None)
+    if act.kind != "open" and not act.control.opens:
+        failed = next(iter(said), None) or failed
+    return None if failed is None else Doubt("refused", failed)
+
+
+def find_refusing(lines: Sequence[str], pressed: str) -> list[tuple[str, str, bool]]:
+    """The lines that turn something down, each with the words for it, and whether these may as well be a hint.
+
+    "Rejected" does not where "Reject" was pressed: that is what was asked.
+    """
+    asked = [word for word in re.findall(r"\w+", fold(pressed)) if len(word) > _SMALL_WORD]
+    removes = any(CONSEQUENTIAL.get(word) in _REMOVES for word in re.findall(r"\w+", fold(pressed)))
+    found = [
+        (line, match[0], False) for line in lines if len(line) < _LONGEST_MESSAGE for match in _REFUSED.finditer(line)
+        if " " in match[0] or not any(fold(match[0]).startswith(word[:-1]) for word in asked)
+    ]  # fmt: skip
+    lacks = [line for line in lines if _INSTRUCTS.match(line) or (not removes and _EMPTY.search(line))]
+    return found + [(line, line, True) for line in lacks if len(line) < _LONGEST_MESSAGE]
+
+
+_SMALL_WORD = 3
+_LONGEST_MESSAGE = 200
+PENDING = re.compile(
+    r"^(?:sending|saving|loading|processing|please wait|working|deleting|uploading|enviando|guardando|cargando"
+    r"|procesando|espera|un momento|borrando|eliminando)\b.{0,40}$",
+    re.IGNORECASE,
+)
+_REFUSED = re.compile(
+    r"\b(?:error|fail(?:ed|ure)?|could ?n[o']t|can ?not|can't|unable|not (?:valid|allowed|available|possible|permitted)"
+    r"|invalid|required|reject(?:ed)?|denied|declined|incorrect|wrong|missing|must|insufficient|expired|went wrong"
+    r"|(?:choose|enter|select|fill|attach|write|provide|pick|add|type|log in|sign in)\b.*\bfirst"
+    r"|please (?:choose|enter|select|fill|attach|write|provide|pick|add|type|log|sign|try|correct|check)"
+    r"|too (?:short|long|many|few|large|small)|sold out|out of stock|already (?:taken|exists|in use)|try again"
+    r"|no se (?:pudo|puede|ha podido|han podido)|no (?:es|son) v[aá]lid[oa]s?|no v[aá]lid[oa]s?|inv[aá]lid[oa]s?"
+    r"|incorrect[oa]s?|obligatori[oa]s?|requerid[oa]s?|rechazad[oa]s?|denegad[oa]s?|insuficientes?|falta[n]?|debes?"
+    r"|caducad[oa]s?|agotad[oa]s?|ya existe|no (?:est[aá]|hay) (?:disponible|saldo|existencias)|int[eé]ntalo de nuevo"
+    r"|(?:elige|escribe|selecciona|introduce|rellena|adjunta|indica|completa)\b.*\b(?:primero|antes|por favor)"
+    r"|por favor,? (?:elige|escribe|selecciona|introduce|rellena|adjunta|indica|completa|revisa))\b",
+    re.IGNORECASE,
+)
+_HEDGED = re.compile(
+    r"\b(?:(?:did|was|were|has|have|had|could|does|do|is|are|will|would) ?n(?:o|['\u2019])t\b|not (?:yet|done|saved"
+    r"|sent|been|go|gone)|hold on|on hold|nothing (?:was|were|is|has|changed|to)|no changes?|timed out|queued?"
+    r"|pending|await\w*|waiting for|(?:under|for|in) review|review (?:it|this|your)|be reviewed|will review"
+    r"|(?:try|come|check) (?:back|again)|not enough|exceed\w*|sorry|unfortunately|oops|only \w+ (?:can|may)"
+    r"|(?:needs?|requires?|required) \w+|approv(?:al|e first)|offline|unavailable|maintenance|locked|suspended|conflict"
+    r"|revert\w*|rolled back|draft|verify|verification|two-step|one moment|a moment|almost|still"
+    r"|limit (?:is|of|was|reached)|(?:over|above|reached) (?:the|your) limit|log ?in|sign ?in|code we"
+    r"|no se \w+|no (?:fue|ha|han|hay|es|tiene|tienes|puedes?|pudimos|hemos)|nada (?:ha )?cambi\w*|en cola"
+    r"|pendientes?|en espera|en revisi[oó]n|revisaremos|revisad[oa]|m[aá]s tarde|lo sent\w+|lo siento|ups"
+    r"|un momento|espere|sin (?:saldo|cambios|conexi[oó]n|guardar|enviar)|requiere\w*|necesita\w*|aprobaci[oó]n"
+    r"|bloquead[oa]|borrador|inicia sesi[oó]n|verifica\w*|l[ií]mite|todav[ií]a|a[u\u00fa]n)(?!\w)",
+    re.IGNORECASE,
+)
+"""What a page says where it has not, or not yet, done what it was asked for."""
+_NEGATED = re.compile(
+    r"\b(?:not|never|nothing|none|cannot|unless|until|before|instead|will (?:be|only)|must|should|sure|nada|antes|hasta"
+    r"|seguro|para)\b|n['\u2019]t\b|\?",
+    re.IGNORECASE,
+)
+_SUCCESS = re.compile(
+    r"\b(?:success\w*|thanks?|thank you|done|all set|complete[d]?|confirmed|confirmation|saved|congratulations|welcome"
+    r"|accepted|received|(?:order|booking|ticket|reference|request) (?:number|no|id)|gracias|listo|hecho|guardad[oa]s?"
+    r"|confirmad[oa]s?|correctamente|con [eé]xito|completad[oa]s?|recibid[oa]s?|bienvenid[oa]s?|aceptad[oa]s?"
+    r"|enhorabuena)\b|[\u2713\u2714\u2705]",
+    re.IGNORECASE,
+)
+_SHORT = re.compile(
+    r"\.\.\.|\u2026|\b(?:again|confirm|sure|try|retry|wait|confirma\w*|segur[oa]|otra vez|reintentar)\b", re.IGNORECASE
+)
+"""What a button is called that has not done its work yet."""
+_INSTRUCTS = re.compile(
+    r"\W*(?:please )?(?:choose|select|pick|enter|fill|type|write|add|complete|tick|check|provide|elige|elija"
+    r"|selecciona|escoge|introduce|escribe|rellena|indica|a[nñ]ade|completa|marca|revisa|adjunta)\b",
+    re.IGNORECASE,
+)
+"""How a page says what it misses; a heading or a hint begins like this as well."""
+_EMPTY = re.compile(r"\b(?:is|are|est[aá]n?)\s+(?:\w+\s+)?(?:empty|vac[ií][oa]s?)\b", re.IGNORECASE)
+_REMOVES = frozenset(("delete", "cancel", "discard"))
+"""After these nothing may be left: "Your basket is empty" turns an order down, and not them."""
+SHOWN = r"""
+menus => {
+  const roots = [document];
+  for (const one of roots) for (const {shadowRoot} of one.querySelectorAll("*")) if (shadowRoot) roots.push(shadowRoot);
+  const stateful = "input,select,textarea,details,[aria-expanded],[aria-pressed],[aria-selected],[aria-checked],"
+    + "[aria-current],[aria-valuenow]";
+  const counts = node => menus || !node.closest("[role=menu]");
+  const holders = roots.flatMap(root => [...root.querySelectorAll(stateful)]).filter(counts);
+  const states = holders.map(node => [node.value, node.checked, node.open, menus && node.ariaExpanded, node.ariaPressed,
+    node.ariaSelected, node.ariaChecked, node.ariaCurrent, node.ariaValueNow]
+    .map(one => String(one ?? "").replace(/\n/g, " ")).join("\x1f"));
+  const shadows = roots.slice(1).flatMap(root => [...root.children]).map(node => node.innerText ?? "");
+  const items = menus ? [] : roots.flatMap(root => [...root.querySelectorAll("[role=menu]")])
+    .filter(node => node.checkVisibility()).flatMap(node => node.innerText.split("\n"));
+  // A clock on the page is no sign of anything.
+  const lines = [document.body?.innerText ?? "", ...shadows].join("\n").replace(/\b\d{1,2}:\d{2}(?::\d{2})?\b/g, "")
+    .split("\n").map(line => line.replace(/\s+/g, " ").trim()).filter(Boolean);
+  for (const item of items.map(line => line.replace(/\s+/g, " ").trim()))
+    if (lines.includes(item)) lines.splice(lines.lastIndexOf(item), 1);
+  return [...lines, "\0" + [location.href, document.title, scrollY, performance.timeOrigin, ...states].join("\n")];
+}
+"""
+# The lines that are a message. What is an entry of the page (a row, an item, a card, a link, an option, a heading) may
+# have any name, unless it stands in an alert or in a list of errors, or beside the very button that was pressed.
+SAID = r"""
+([refusing, known, serious, pressed]) => {
+  const roots = [document];
+  for (const one of roots) for (const {shadowRoot} of one.querySelectorAll("*")) if (shadowRoot) roots.push(shadowRoot);
+  const plain = text => String(text ?? "").replace(/\b\d{1,2}:\d{2}(?::\d{2})?\b/g, "").replace(/\s+/g, "")
+    .toLowerCase();
+  const has = (node, text) => plain(node.innerText).includes(text);
+  const holders = (node, text) => {
+    const found = [...node.querySelectorAll(":scope > *")].filter(one => has(one, text) && one.checkVisibility?.());
+    return found.length ? found.flatMap(one => holders(one, text)) : [node];
+  };
+  const old = node => known.some(line => plain(line).includes(plain(node.innerText)));
+  const up = node => node.parentElement ?? node.getRootNode().host ?? null;
+  const words = node => [node.getAttribute("class"), node.id].join(" ").replace(/([a-z])([A-Z])/g, "$1 $2")
+    .toLowerCase().split(/[^a-z]+/);
+  const marks = new Set(["error", "errors", "errorlist", "invalid", "alert", "alerts", "toast", "toasts", "snackbar",
+    "flash", "validation", "feedback"]);
+  const live = "[role=alert],[role=status],[role=alertdialog],[aria-live=polite],[aria-live=assertive],output";
+  const cells = "tr,td,th,[role=row],[role=cell],[role=gridcell],[role=columnheader]";
+  const entries = "li,dt,dd,article,[role=listitem],[role=article],[role=treeitem],[draggable=true]";
+  const names = "a[href],[role=link],option,[role=option],[role=menuitem],[role=tab],[role=radio],[role=checkbox],nav";
+  const headings = "h1,h2,h3,h4,h5,h6,[role=heading]";
+  const headed = node => Boolean(node.querySelector(`:scope > :is(${headings})`));
+  const alike = node => [...(node.parentElement?.querySelectorAll(":scope > *") ?? [])].filter(one => one !== node
+    && node.className
+    && one.className === node.className);
+  const called = node => words(node).some(word => ["card", "tile", "item"].includes(word));
+  const isCard = node => /^(DIV|SECTION)$/.test(node.tagName) && alike(node).length > 0
+    && ((headed(node) && alike(node).some(headed)) || called(node));
+  // A row of a form that is laid out as a table or a list: a field with its label.
+  const typed = "input:not([type=checkbox],[type=radio],[type=submit],[type=button],[type=hidden]),select,textarea";
+  const asks = node => Boolean(node.closest("form") && node.querySelector("label") && node.querySelector(typed));
+  const isMessage = node => {
+    for (let at = node; at && at !== document.body; at = up(at)) {
+      // "Marathon (sold out)", beside a box, is what there is to choose from.
+      if (at.localName === "label" && ["radio", "checkbox"].includes(at.control?.type)) return inAlert(at);
+      if (at.matches(live) || at.matches("form,dialog,[role=dialog],fieldset")) return true;
+      if (at.ariaInvalid === "true" || (!at.matches(cells) && words(at).some(word => marks.has(word)))) {
+        // The mark of a state in a row says what the row is.
+        const cell = at.closest("td,th,[role=cell],[role=gridcell]");
+        return !cell || Boolean(pressed && cell.contains(pressed)) || asks(cell.closest("tr,[role=row]") ?? cell);
+      }
+      if (at.matches(names)) return inAlert(at);
+      if (at.matches(headings) && !serious) return inAlert(at);
+      if (at.matches(cells) || at.matches(entries) || isCard(at)) {
+        const beside = pressed && at !== node && at.contains(pressed) && !node.closest(headings) && !old(node);
+        return Boolean(beside) || asks(at.closest("tr,[role=row]") ?? at) || inAlert(at);
+      }
+    }
+    return true;
+  };
+  const inAlert = node => {
+    for (let at = up(node); at && at !== document.body; at = up(at))
+      if (at.matches("[role=alert],[role=alertdialog]") || words(at).some(word => marks.has(word))) return true;
+    return false;
+  };
+  const tops = [document.body, ...roots.slice(1).flatMap(root => [...root.children])].filter(node => node?.innerText);
+  // What only tells what to do turns something down where it is said as an answer.
+  const isAnswer = node => inAlert(node) || node.closest("[role=alert],.error") || (serious && node.closest(live));
+  return refusing.map(([line, word, told]) => {
+    const found = tops.filter(node => has(node, plain(line))).flatMap(node => holders(node, plain(line)));
+    const message = found.flatMap(node => holders(node, plain(word))).find(told ? isAnswer : isMessage);
+    const text = message?.innerText.replace(/\s+/g, " ").trim();
+    return [found.length > 0, !message ? "" : text && text.length < line.length ? text : line];
+  });
+}
+"""
+# The fields that a page has marked as wrong, and those for a password, which it asks for before it goes on.
+TROUBLE = r"""
+() => {
+  const roots = [document];
+  for (const one of roots) for (const {shadowRoot} of one.querySelectorAll("*")) if (shadowRoot) roots.push(shadowRoot);
+  const shown = node => node.checkVisibility({opacityProperty: true, visibilityProperty: true});
+  const nameOf = node => String(node.labels?.[0]?.innerText || node.ariaLabel || node.placeholder || node.name || "")
+    .replace(/\s+/g, " ").trim();
+  const all = selector => roots.flatMap(root => [...root.querySelectorAll(selector)]).filter(shown).map(nameOf);
+  return [all("[aria-invalid=true]"), all("input[type=password]")];
+}
+"""
