@@ -13,6 +13,7 @@ from typing import Any
 
 import numpy as np
 import pytest
+from msgspec.structs import replace
 
 from agent3.directory import Directory
 from agent3.directory import directory as module
@@ -576,10 +577,10 @@ def test_a_search_that_cannot_read_says_so_and_the_next_one_tries_again(monkeypa
     broken = True
     refresh = Directory._refresh
 
-    async def failing(self: Directory, since: float | None = None) -> None:
+    async def failing(self: Directory, *given: Any, **named: Any) -> None:
         if broken:
             raise StorageError("The disk is full of sand.")
-        await refresh(self, since)
+        await refresh(self, *given, **named)
 
     monkeypatch.setattr(Directory, "_refresh", failing)
 
@@ -615,3 +616,22 @@ def test_the_collector_is_kept_from_a_large_catalogue(monkeypatch: pytest.Monkey
         await directory.aclose()
 
     using(":memory:", story)
+
+
+@pytest.mark.parametrize("query", ["pizza", ""])
+def test_a_search_finds_at_once_what_another_process_added_and_serves_from_memory_without_a_database(
+    tmp_path: Path, query: str
+) -> None:
+    async def story(database: Database) -> None:
+        here, there = Directory(database, REAL, Metrics()), Directory(database, REAL, Metrics())
+        assert not await here.search(query)
+        await there.add(PIZZA)
+        assert [hit.agent.id for hit in await here.search(query)] == ["pizza"]
+        await there.add(replace(PIZZA, id="other"))
+        assert {hit.agent.id for hit in await here.search(query)} == {"pizza", "other"}
+        await database.aclose()
+        assert {hit.agent.id for hit in await here.search(query)} == {"pizza", "other"}
+        await here.aclose()
+        await there.aclose()
+
+    using(f"sqlite:///{tmp_path}/x.db", story)

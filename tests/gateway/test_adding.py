@@ -653,6 +653,27 @@ def test_a_server_that_drops_what_it_does_not_know_is_looked_at_for_a_card(tmp_p
     run(story())
 
 
+def test_a_plain_service_with_a_description_is_sent_nothing_but_get_while_it_is_added(tmp_path: Path) -> None:
+    seen: list[tuple[str, str]] = []
+
+    async def serve(request: web.Request) -> web.Response:
+        seen.append((request.method, request.path))
+        if request.path != "/openapi.json":
+            return web.Response(status=404)
+        operation = {"operationId": "list", "responses": {"200": {"description": "fine"}}}
+        info = {"title": "Stock", "version": "1"}
+        return web.json_response({"openapi": "3.1.0", "info": info, "paths": {"/items": {"get": operation}}})
+
+    async def story() -> None:
+        async with serving(tmp_path) as server, site({"/{rest:.*}": serve}) as url:
+            agent = await add(server, url)
+            assert agent.capabilities[0].routes[0].protocol == "openapi"
+            assert ("GET", "/openapi.json") in seen
+            assert {method for method, _ in seen} == {"GET"}
+
+    run(story())
+
+
 def test_a_redirect_to_elsewhere_is_not_followed(tmp_path: Path) -> None:
     async def story(other: str) -> None:
         async def away(request: web.Request) -> web.Response:

@@ -133,8 +133,8 @@ class _Change(NamedTuple):
 class Directory:
     """All agents of one gateway.
 
-    What another process adds is seen at once where the database notifies, and by whoever asks for its id. A search, and
-    what is changed or removed, follows everywhere within half a second. A stored agent that cannot be read is logged,
+    What another process adds is seen at once where the database notifies, by a search, and by whoever asks for its id.
+    What is changed or removed follows everywhere within half a second. A stored agent that cannot be read is logged,
     counted and left out; it does not affect the others.
     """
 
@@ -531,6 +531,7 @@ class Directory:
         return found
 
     async def _list(self, limit: int, accept: Accept) -> list[Hit]:
+        await self._refresh(self._env.monotonic(), needed=False)
         found: list[Hit] = []
         async for agent in self.each():
             if any(accept(agent, capability) for capability in agent.capabilities or (None,)):
@@ -554,11 +555,14 @@ class Directory:
 
         Where it did not wait: how many agents of how many can be found.
         """
+        since = self._env.monotonic()
+        if not self._behind and self._following is None and await self._is_current(since):
+            return None
         for _ in range(2):  # the one that runs may have looked at the database too early
-            if self._is_fresh() and not self._behind:
+            if self._is_as_of(since) and not self._behind:
                 break
             runs = self._following is not None
-            following = self._following or self._follow()
+            following = self._following or self._follow(since)
             while not following.done():
                 if not whole and (indexing := self._progress()) is not None:
                     return indexing
@@ -568,11 +572,26 @@ class Directory:
                 break
         return None
 
-    def _follow(self) -> asyncio.Task[None]:
+    def _is_as_of(self, since: float) -> bool:
+        """Whether memory is as the database was then; while that is away, as of its last look."""
+        return self._is_fresh() if self._away else self._checked >= since
+
+    async def _is_current(self, since: float) -> bool:
+        """Whether memory is as the database is now, as it mostly is: one value tells."""
+        if self._is_as_of(since) or self._version < 0:
+            return self._is_as_of(since)
+        began, writes = self._env.monotonic(), self._writes
+        version = await self._read_version(None)
+        if version is not None and (version != self._version or writes != self._writes):
+            return False
+        self._checked = began
+        return not self._behind
+
+    def _follow(self, since: float | None = None) -> asyncio.Task[None]:
         """Read what the database has and index it, a part while the next one is read."""
 
         async def follow() -> None:
-            reading = asyncio.create_task(self._refresh())
+            reading = asyncio.create_task(self._refresh(since, needed=False))
             try:
                 with _beside_the_loop():
                     while not reading.done():
@@ -725,15 +744,20 @@ class Directory:
     def _is_fresh(self) -> bool:
         return self._env.monotonic() - self._checked < _FRESH
 
-    async def _refresh(self, since: float | None = None, age: float = _FRESH) -> None:
-        """Follow the database, unless it was looked at in the last half second, or after ``since``."""
+    async def _refresh(self, since: float | None = None, age: float = _FRESH, *, needed: bool = True) -> None:
+        """Follow the database, unless it was looked at in the last half second, or after ``since``.
+
+        Where what is newer than memory is not ``needed``, memory does while the database is away.
+        """
+        if self._away and not needed:
+            since = None
         if since is None and self._env.monotonic() - self._checked < age:
             return
         async with self._lock:
             if self._checked > (self._env.monotonic() - age if since is None else since):
                 return
             began, writes = self._env.monotonic(), self._writes
-            version = await self._read_version(since)
+            version = await self._read_version(since if needed else None)
             if version is None:
                 self._checked = self._env.monotonic()
                 return

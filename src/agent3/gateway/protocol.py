@@ -158,6 +158,13 @@ class Protocol:
         """How likely a URL is of this protocol: those above 0 are tried in order."""
         return 0.0
 
+    async def is_unlikely(self, address: str, policy: Policy) -> bool:
+        """Whether GET requests alone show that a URL is hardly of this protocol, which is then tried last.
+
+        For a protocol that begins by anything else: a service of another kind should not have to wonder.
+        """
+        return False
+
     async def register(self, found: Found, vault: Vault) -> Agent:
         """The agent, as it describes itself; TargetError where it is not of this protocol or cannot be reached.
 

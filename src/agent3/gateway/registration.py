@@ -307,9 +307,12 @@ class Registration:
             return protocol, await _register(protocol, found, vault)
         address = found.route.address
         likely = [(one.likelihood(address), one) for one in self._protocols.values()]
-        candidates = [one for chance, one in sorted(likely, key=lambda pair: -pair[0]) if chance > 0]
+        ranked = [one for chance, one in sorted(likely, key=lambda pair: -pair[0]) if chance > 0]
+        policy = self._policy.registering(address) if found.route.meta.get("registered") else self._policy
+        unlikely = [one for one in ranked if await one.is_unlikely(address, policy)]
+        candidates = [*(one for one in ranked if one not in unlikely), *unlikely]
         first: TargetError | None = None
-        clearest: TargetError | None = None
+        clearest: tuple[tuple[bool, int], TargetError] | None = None
         for candidate in candidates:
             route = replace(found.route, protocol=candidate.name)
             try:
@@ -322,8 +325,9 @@ class Registration:
                     raise  # there is nobody at all, so asking in another way is of no use
                 first = first or error
                 # The likelier guess counts, unless only another one says what is missing.
-                if clearest is None or (isinstance(error, TargetRefused) and not isinstance(clearest, TargetRefused)):
-                    clearest = error
+                said = not isinstance(error, TargetRefused), ranked.index(candidate)
+                if clearest is None or said < clearest[0]:
+                    clearest = said, error
                 continue
             except (SetupError, SecurityError):
                 if first is None:
@@ -339,7 +343,7 @@ class Registration:
             return candidate, agent
         if clearest is None:
             raise SetupError(f"No protocol of this gateway recognizes {shown(address)}.")
-        raise _with_hint(clearest, address)
+        raise _with_hint(clearest[1], address)
 
     # Storing
 

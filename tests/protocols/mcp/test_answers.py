@@ -8,7 +8,8 @@ from typing import Any
 import pytest
 
 from agent3.model import ANONYMOUS, Call, Done, Failed, Part, Usage, value_of
-from agent3.protocols.mcp.client.answers import content_to_parts, result_to_outcome, unwrap_result
+from agent3.protocols.mcp.client.answers import content_to_parts, request_to_question, result_to_outcome, unwrap_result
+from agent3.protocols.mcp.door.questions import to_request
 from agent3.protocols.mcp.door.results import to_tool_result
 from agent3.protocols.mcp.meta_keys import PASSED
 
@@ -136,3 +137,15 @@ def test_a_client_gets_what_the_protocol_allows_of_an_odd_block(version: str, bl
     (found,) = to_tool_result(passed, version).content
     assert found.model_dump(mode="json", by_alias=True, exclude_none=True) == shown
     assert len(to_tool_result(own, version).content) == 1
+
+
+def test_a_page_keeps_the_servers_own_id_by_which_its_end_is_told() -> None:
+    params = {"mode": "url", "message": "Sign in", "url": "https://example.com/in", "elicitationId": "own-7"}
+    request = {"method": "elicitation/create", "params": params}
+
+    def asked(meta: dict[str, Any]) -> Any:
+        call = Call(id="c", principal=ANONYMOUS, agent="a", capability="b", meta=meta)
+        return to_request(request_to_question("q1", request, call)).params
+
+    assert asked({PASSED: {"can": ["url"]}}).elicitation_id == "own-7"
+    assert asked({}).elicitation_id == "q1", "who hears nothing of the server itself has the id of the question"

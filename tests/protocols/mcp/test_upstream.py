@@ -509,6 +509,8 @@ def test_a_flood_of_one_server_leaves_turns_to_others_and_what_it_asks_is_bounde
     monkeypatch.setattr(channels, "_HELD_BACK", 0.0)
     note = {"jsonrpc": "2.0", "method": "notifications/message", "params": {"level": "info", "data": "x"}}
     question = {"jsonrpc": "2.0", "id": 1, "method": "elicitation/create", "params": {"message": "?"}}
+    news = {"jsonrpc": "2.0", "method": "notifications/elicitation/complete", "params": {"elicitationId": "e1"}}
+    heard: list[tuple[str, dict[str, Any]]] = []
 
     async def post(request: web.Request) -> web.StreamResponse:
         message = await request.json()
@@ -518,7 +520,7 @@ def test_a_flood_of_one_server_leaves_turns_to_others_and_what_it_asks_is_bounde
             return web.Response(status=404)
         if message["method"] != "tools/call":
             return web.json_response(answer)
-        frames = [*[note] * 2_000, *[question] * 30, answer]
+        frames = [*[note] * 2_000, *[question] * 30, news, answer]
         body = "".join(f"data: {json.dumps(frame)}\n\n" for frame in frames)
         return web.Response(text=body, content_type="text/event-stream")
 
@@ -542,12 +544,14 @@ def test_a_flood_of_one_server_leaves_turns_to_others_and_what_it_asks_is_bounde
         app.add_routes([web.post("/mcp", post)])
         dropped = METRICS.events_dropped.series(("requests of an MCP server",)).value
         async with standing(app) as url, pool() as upstreams:
+            upstreams.on_note = lambda address, method, params, caller: heard.append((method, params))
             upstream = upstreams.get(url, None, {"registered": True})
             await upstream.session()
             busy = asyncio.create_task(others())
             await upstream.request("tools/call", ECHO, lambda: PendingRequest(hear, never))
             busy.cancel()
-        assert in_turn.total() == 2_000
+        assert heard == [(news["method"], news["params"])], "what is said with a call and is not of it"
+        assert in_turn.total() == 2_001
         assert max(in_turn.values()) <= 64
         assert METRICS.events_dropped.series(("requests of an MCP server",)).value - dropped == 10
 

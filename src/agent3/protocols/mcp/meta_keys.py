@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from agent3.protocols.functions.client_requests import CLIENT, REQUEST
 
-__all__ = ["ANNOTATIONS", "BLOCK", "PASSED", "REQUEST", "RESERVED", "STRUCTURED", "TASKS", "URI"]
+__all__ = ["ANNOTATIONS", "BLOCK", "ELICITATION", "PASSED", "REQUEST", "RESERVED", "STRUCTURED", "TASKS", "URI"]
 
 URI = "io.agent3/uri"
 """In a part's ``meta``: makes it an embedded resource with this address."""
@@ -18,6 +18,9 @@ BLOCK = "io.agent3/block"
 """In a part's ``meta``: everything of a server's content block except its payload, to be passed on unchanged."""
 STRUCTURED = "io.agent3/structured"
 """In a part's ``meta``: its data is the structured content of the result and is not shown as a block."""
+ELICITATION = "x-mcp-elicitation"
+"""In the schema of a question that is a page to open: its id at the server, which says by it that the page is done
+with."""
 PASSED = CLIENT
 """In a call's ``meta``: what the MCP client said of its request; the server's answer is then passed on unchanged. In
 the data of a failure of such a call: how the server put it, as ``error``, or as the ``meta`` of a result."""

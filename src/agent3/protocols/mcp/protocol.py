@@ -23,6 +23,7 @@ from agent3.identity.redaction import redact_agent, redact_error
 from agent3.identity.secret_refs import HEADERS, open_route
 from agent3.identity.secrets import Secret, Vault
 from agent3.identity.sign_ins import Plan, SignInEntry, SignInWish
+from agent3.jsonrpc import is_event_stream
 from agent3.model import LOCAL, Agent, Principal, Route
 from agent3.protocols.mcp.client.connector import MCPConnector
 from agent3.protocols.mcp.client.oauth import authorization_code, client_credentials
@@ -35,11 +36,17 @@ from agent3.protocols.mcp.door.door import LOOPBACK_HOSTS, LOOPBACK_ORIGINS, Doo
 from agent3.protocols.mcp.door.fast_lane import FastLane
 from agent3.protocols.mcp.door.gateway_tools import INSTRUCTIONS, GatewayTools
 from agent3.protocols.mcp.door.toolset import ToolSet
+from agent3.security.outbound import Gate, Policy
 
 __all__ = ["MCP"]
 
 _METHODS = ["GET", "POST", "DELETE"]
 """Requests, the streams of legacy sessions, and their end."""
+_NAMES = frozenset({"mcp", "sse"})
+"""What the path of a server often ends with."""
+_ELSEWHERE = frozenset({301, 302, 303, 307, 308})
+_LOOK_SECONDS = 5.0
+"""Seconds that a site gets to show a page."""
 
 
 class MCP(Protocol):
@@ -87,6 +94,22 @@ class MCP(Protocol):
 
     def likelihood(self, address: str) -> float:
         return 0.5
+
+    async def is_unlikely(self, address: str, policy: Policy) -> bool:
+        """By what GET gives at the addresses that we would post to: a server refuses it, or streams events."""
+        url = urlsplit(address)
+        if _NAMES.intersection(url.path.lower().split("/")):
+            return False
+        gate = Gate(policy)
+        try:
+            if not await _is_page(gate, address, _ELSEWHERE):
+                return False
+            below = url._replace(path="/mcp").geturl()
+            return url.path not in ("", "/") or await _is_page(gate, below, frozenset())
+        except Agent3Error:
+            return False
+        finally:
+            await gate.aclose()
 
     async def register(self, found: Found, vault: Vault) -> Agent:
         """The server at an address, or at ``/mcp`` below it: people give the address of a site as often."""
@@ -250,3 +273,13 @@ class _Switch:
 def _bare(path: str) -> str:
     """The path without the slash that people put at its end; not every client follows a redirect with its body."""
     return path.removesuffix("/")
+
+
+async def _is_page(gate: Gate, address: str, also: frozenset[int]) -> bool:
+    """Whether GET gives a page or a document, nothing at all, or one of these statuses."""
+    async with gate.stream(
+        "GET", address, headers={"Accept": "application/json, text/html"}, timeout=_LOOK_SECONDS
+    ) as answer:
+        if answer.status in (404, 410) or answer.status in also:
+            return True
+        return answer.status == 200 and not is_event_stream(answer.headers.get("content-type"))

@@ -28,7 +28,7 @@ from agent3.errors import (
 )
 from agent3.model import Answer, Call, Done, Event, Failed, Needs, Outcome, Part, Question, Working, text_of
 from agent3.protocols.mcp.client.channels import ServerError, params_of
-from agent3.protocols.mcp.meta_keys import BLOCK, PASSED, REQUEST, RESERVED, STRUCTURED
+from agent3.protocols.mcp.meta_keys import BLOCK, ELICITATION, PASSED, REQUEST, RESERVED, STRUCTURED
 
 __all__ = ["block_to_part", "content_to_parts", "decode_base64", "encode_elicit_result", "encode_responses",
            "error_to_needs", "handshake_task_to_outcome", "notification_to_event", "request_to_question",
@@ -268,7 +268,11 @@ def request_to_question(name: str, request: Any, call: Call) -> Question:
         return Question(name, f"{call.agent} asks for {method}", {"type": "object", REQUEST: request})
     if method != "elicitation/create":
         raise TargetError(f"{call.agent} asks for {str(method)[:64]!r}, which this gateway does not support.")
-    return _elicitation_to_question(name, params_of(request))
+    question = _elicitation_to_question(name, params_of(request))
+    own = params_of(request).get("elicitationId")
+    if question.url is not None and isinstance(own, str) and PASSED in call.meta:
+        return replace(question, schema={ELICITATION: own})
+    return question
 
 
 def _elicitation_to_question(name: str, params: Mapping[str, Any]) -> Question:

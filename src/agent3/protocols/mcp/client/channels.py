@@ -86,6 +86,9 @@ _HELD_BACK = 0.05
 _MOST_ASKED = 1_000
 """Requests on one stream that may wait for our answers at once. Further ones are dropped."""
 
+_OF_A_REQUEST = frozenset({"notifications/progress", "notifications/message"})
+"""Notifications that concern the request on whose stream they come, and nobody else."""
+
 LEVELS = ("debug", "info", "notice", "warning", "error", "critical", "alert", "emergency")
 """Log levels, lowest first."""
 
@@ -609,6 +612,8 @@ class HTTPChannel:
                         state.inflow.answer(partial(self._answer, message, pending, headers))
                     else:
                         pending.notify(str(message["method"]), params_of(message))
+                        if message["method"] not in _OF_A_REQUEST and not pending.subscription and self.on_message:
+                            self.on_message(message)  # such as that a list changed, which some say with a call
                     await state.inflow.pace()
         except Unavailable:
             if state.last_event is None or not self.legacy:

@@ -21,7 +21,7 @@ from agent3.env import Env
 from agent3.model import Answer, Question, encode
 from agent3.observe.logs import get as logger
 from agent3.protocols.mcp.door.requests import strict_base64
-from agent3.protocols.mcp.meta_keys import REQUEST
+from agent3.protocols.mcp.meta_keys import ELICITATION, REQUEST
 
 __all__ = ["Pause", "Reply", "StateTokens", "feature_for", "parse_reply", "to_answer", "to_answers", "to_request"]
 
@@ -61,7 +61,8 @@ def to_request(question: Question) -> wire.InputRequest:
     if feature == "roots":
         return wire.ListRootsRequest()
     if question.url is not None:
-        url = wire.ElicitRequestURLParams(message=question.text, url=question.url, elicitation_id=question.id)
+        own = str((question.schema or {}).get(ELICITATION, question.id))
+        url = wire.ElicitRequestURLParams(message=question.text, url=question.url, elicitation_id=own)
         return wire.ElicitRequest(params=url)
     schema = question.schema or {"type": "string"}
     shape = _form_shape(schema)
