@@ -10,6 +10,7 @@ from __future__ import annotations
 import math
 from bisect import bisect_right
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from itertools import accumulate
 from sys import intern
 from typing import NamedTuple
 
@@ -17,7 +18,7 @@ from agent3.arrays import NDArray, np
 from agent3.directory.documents import Document, documents_of
 from agent3.directory.names import Names, fold
 from agent3.directory.queries import Query, read_query
-from agent3.directory.segments import Buffer, Postings, Segment, merge, seal
+from agent3.directory.segments import LARGEST, Buffer, Postings, Segment, Vocabulary, merge, seal
 from agent3.model import Agent
 
 __all__ = ["Index", "Match", "Ranking", "rank_agents"]
@@ -28,7 +29,6 @@ _TOGETHER = 4
 """Segments of like size that become one."""
 _SMALL = 1_024
 """Below it all segments are of like size."""
-_MOST_PREFIXED = 50
 _FEWEST = 300
 """Documents of which a small catalogue is taken to be a part: that one of ten tools has a word makes it no rare one."""
 _STEPS = (0.8, 0.6, 0.45, 0.3, 0.15, 0.0)
@@ -50,27 +50,23 @@ class Match(NamedTuple):
 class Ranking:
     """What was found, the best first. Only what is read is sorted; equal scores are ordered by name."""
 
-    def __init__(
-        self,
-        query: Query,
-        numbers: NDArray[np.int64],
-        scores: NDArray[np.float32],
-        exact: Sequence[int],
-        document: Callable[[int], tuple[str, str | None] | None],
-    ):
+    def __init__(self, query: Query, scored: _Scored):
         self.query = query
-        self.best = float(scores.max()) if len(scores) else 0.0
+        self.best = scored.best
         """The best score as BM25F gave it: what is compared between queries."""
-        self.numbers = numbers
-        self.scores = scores
-        self._exact = exact
-        self._document = document
+        self.scores = scored.scores
+        self._scored = scored
         self._read: list[Match] = []
-        self._unread = self._sorted()
+        self._unread = scored.sort()
+
+    @property
+    def numbers(self) -> NDArray[np.int64]:
+        """The numbers of the documents that have these scores."""
+        return self._scored.numbers
 
     def with_scores(self, scores: NDArray[np.float32]) -> Ranking:
         """The same documents by other scores."""
-        return Ranking(self.query, self.numbers, scores, self._exact, self._document)
+        return Ranking(self.query, self._scored.with_scores(scores))
 
     def top(self, most: int) -> list[int]:
         """Numbers of the documents with the best scores, in no order."""
@@ -86,7 +82,36 @@ class Ranking:
             self._read.append(match)
             yield match
 
-    def _sorted(self) -> Iterator[Match]:
+
+class _Scored:
+    """Documents with their scores. A ranking has one and reads from it; it knows nothing of the ranking, since a circle
+    of the two would keep a megabyte for each search until the garbage collector comes by.
+    """
+
+    def __init__(
+        self,
+        parts: Sequence[NDArray[np.int64]],
+        scores: NDArray[np.float32],
+        exact: Sequence[int],
+        document: Callable[[int], tuple[str, str | None] | None],
+    ):
+        self.scores = scores
+        self.best = float(scores.max()) if len(scores) else 0.0
+        self._parts = parts
+        self._ends = list(accumulate(map(len, parts)))
+        self._exact = exact
+        self._document = document
+
+    @property
+    def numbers(self) -> NDArray[np.int64]:
+        """Of all of them: made when it is asked for, since a few are all that most searches want to know."""
+        return np.concatenate(self._parts)
+
+    def with_scores(self, scores: NDArray[np.float32]) -> _Scored:
+        return _Scored(self._parts, scores, self._exact, self._document)
+
+    def sort(self) -> Iterator[Match]:
+        """The best first."""
         exact = frozenset(self._exact)
         if exact:
             rows = np.flatnonzero(np.isin(self.numbers, np.fromiter(exact, np.int64, len(exact))))
@@ -110,7 +135,9 @@ class Ranking:
 
     def _sort(self, rows: NDArray[np.intp], without: frozenset[int]) -> list[tuple[Match, float]]:
         found = []
-        for number, score in zip(self.numbers[rows].tolist(), self.scores[rows].tolist(), strict=True):
+        for row, score in zip(rows.tolist(), self.scores[rows].tolist(), strict=True):
+            at = bisect_right(self._ends, row)
+            number = int(self._parts[at][row - self._ends[at]])  # counted from the end of its part
             document = self._document(number)
             if document is not None and number not in without:  # else it was removed since it was scored
                 found.append((Match(*document, 0.0), score))
@@ -123,7 +150,7 @@ class Index:
     def __init__(self, agents: Mapping[str, Agent] | None = None):
         self._next = 0
         # In one attribute, so that a reader in another thread never sees a document twice or not at all.
-        self._state: tuple[tuple[Segment, ...], Buffer] = ((), Buffer())
+        self._state: tuple[tuple[Segment, ...], Buffer, Vocabulary] = ((), Buffer(), Vocabulary())
         self._agents: dict[str, _Entry] = {}
         self._count = 0
         self._names = Names()
@@ -146,17 +173,17 @@ class Index:
     def put(self, agent: Agent, documents: Iterable[Document]) -> None:
         """Take an agent in, or a new state of it; ``documents_of`` makes its documents, in any thread."""
         self.remove(agent.id)
-        segments, buffer = self._state
+        segments, buffer, vocabulary = self._state
         start, capabilities = self._next, []
         firsts, owners = self._owners
         owners.append(agent.id)  # before its number: a reader in another thread finds both or neither
         firsts.append(start)
         for document in documents:
             capabilities.append(None if document.capability is None else intern(document.capability))
-            buffer.add(self._next, document.gains)
+            buffer.add(self._next, document.gains, vocabulary)
             self._next += 1
             if len(buffer) >= _BUFFERED:
-                segments, buffer = self._state = (*segments, seal(buffer)), Buffer()
+                segments, buffer, _ = self._state = (*segments, seal(buffer)), Buffer(), vocabulary
         entry = self._agents[agent.id] = _Entry(start, tuple(capabilities), fold(agent.name))
         self._names.put(agent.id, entry.title, _named(entry))
         self._count += len(capabilities)
@@ -171,7 +198,7 @@ class Index:
             return
         self._names.remove(agent_id, entry.title, _named(entry))
         self._count -= len(entry.capabilities)
-        segments, buffer = self._state
+        segments, buffer, _ = self._state
         parts: tuple[Postings, ...] = (buffer, *segments)
         for number in entry.numbers:
             any(part.remove(number) for part in parts)
@@ -202,8 +229,14 @@ class Index:
         for segment in self._state[0]:
             if segment.gone * 2 > len(segment):
                 return (segment,)
-            tiers.setdefault(int(math.log(max(len(segment), _SMALL), _TOGETHER)), []).append(segment)
-        return next((tuple(alike) for _, alike in sorted(tiers.items()) if len(alike) >= _TOGETHER), ())
+            tiers.setdefault(int(math.log(max(_left(segment), _SMALL), _TOGETHER)), []).append(segment)
+        for _, alike in sorted(tiers.items()):
+            alike.sort(key=_left)
+            sizes = accumulate(map(_left, alike))
+            fitting = tuple(segment for segment, size in zip(alike, sizes, strict=True) if size <= LARGEST)
+            if len(alike) >= _TOGETHER and len(fitting) > 1:
+                return fitting
+        return ()
 
     @staticmethod
     def build(plan: Sequence[Segment]) -> Segment | None:
@@ -213,7 +246,7 @@ class Index:
 
     def swap(self, plan: Sequence[Segment], built: Segment | None) -> None:
         """Put the built segment in the place of what it was made of, with what was removed meanwhile."""
-        segments, buffer = self._state
+        segments, buffer, vocabulary = self._state
         kept = [segment for segment in segments if all(segment is not old for old in plan)]
         if built is not None:
             gone = np.concatenate([old.numbers[old.alive == 0] for old in plan])
@@ -221,25 +254,25 @@ class Index:
             built.alive[rows] = 0
             built.gone = len(rows)
             kept.append(built)
-        self._state = tuple(kept), buffer
+        vocabulary.exchange(plan, built)
+        shrunk = vocabulary.shrink(kept, buffer)
+        vocabulary, kept, buffer = shrunk or (vocabulary, kept, buffer)
+        self._state = tuple(kept), buffer, vocabulary
 
     # Reading
 
     def rank(self, text: str) -> Ranking:
         """What fits a text. Grows with how common its words are, a few milliseconds for 100,000 documents."""
-        segments, buffer = self._state
+        segments, buffer, vocabulary = self._state
         parts: tuple[Postings, ...] = (*segments, buffer)
         sizes = [len(part) for part in parts]
         total = sum(sizes)
-        terms = _Terms(parts)
-        query = read_query(text, terms)
-        concepts = _weigh_concepts(query, terms, max(total, _FEWEST))
+        query = read_query(text, vocabulary)
+        concepts = _weigh_concepts(query, vocabulary, max(total, _FEWEST))
         scores = np.zeros(total, np.float32)
-        numbers = np.empty(total, np.int64)
         begun = 0
         for part, size in zip(parts, sizes, strict=True):
             part.score(concepts, scores[begun : begun + size])
-            numbers[begun : begun + size] = part.numbers[:size]
             begun += size
         found: set[int] = set()
         for agent_id, capability in self._names.find(text):
@@ -247,15 +280,20 @@ class Index:
             if entry is not None:
                 several = zip(entry.numbers, entry.capabilities, strict=True)
                 found.update(number for number, name in several if capability in (None, name and fold(name)))
-        return Ranking(query, numbers, scores, sorted(found), self._document)
+        numbers = [np.asarray(part.numbers[:size], np.int64) for part, size in zip(parts, sizes, strict=True)]
+        return Ranking(query, _Scored(numbers, scores, sorted(found), self._document))
 
     def search(self, text: str) -> list[tuple[str, float]]:
         """Ids of agents with scores from 0 to 1, the best first: by its best capability and a little of the others."""
         return rank_agents(self.rank(text))
 
 
-def _weigh_concepts(query: Query, terms: _Terms, total: int) -> list[dict[str, float]]:
-    """For each word of a query: its terms, weighted by how rare they are.
+def _left(segment: Segment) -> int:
+    return len(segment) - segment.gone
+
+
+def _weigh_concepts(query: Query, terms: Vocabulary, total: int) -> list[dict[int, float]]:
+    """For each word of a query: the numbers of its terms, weighted by how rare they are.
 
     No addition is rarer than the word that it stands for. Else a word that many have would be outdone by some synonym
     that happens to stand in one document.
@@ -270,7 +308,8 @@ def _weigh_concepts(query: Query, terms: _Terms, total: int) -> list[dict[str, f
         common = min(rarity[term] for term, weight in concept.items() if weight == most)
         for term in concept:
             concept[term] *= min(rarity[term], common)
-    return list(concepts.values())
+    found = ({terms.find(term): worth for term, worth in concept.items()} for concept in concepts.values())
+    return [{term: worth for term, worth in concept.items() if term is not None} for concept in found]
 
 
 class _Entry(NamedTuple):
@@ -287,26 +326,6 @@ class _Entry(NamedTuple):
 
 def _named(entry: _Entry) -> list[str]:
     return [name for name in entry.capabilities if name is not None]
-
-
-class _Terms:
-    """The terms of all parts of an index, for one query."""
-
-    def __init__(self, parts: Sequence[Postings]):
-        self._parts = parts
-        self._counts: dict[str, int] = {}
-
-    def count(self, term: str) -> int:
-        count = self._counts.get(term)
-        if count is None:
-            count = self._counts[term] = sum(part.count(term) for part in self._parts)
-        return count
-
-    def starting_with(self, start: str) -> list[str]:
-        return [term for part in self._parts for term in part.starting_with(start, _MOST_PREFIXED)]
-
-    def among(self, candidates: set[str]) -> set[str]:
-        return {term for part in self._parts for term in part.among(candidates)}
 
 
 def rank_agents(matches: Iterable[Match]) -> list[tuple[str, float]]:

@@ -1,10 +1,10 @@
 """Postings: which documents hold a term, and what it is worth in each.
 
 A ``Buffer`` takes what is new, one document at a time. A ``Segment`` never changes except for its mask of what is
-alive: numpy arrays over sorted terms, with gains in half precision. Buffers are sealed into segments and segments
-merged by ``seal`` and ``merge``, which are made for a thread of their own: they are Python loops and calls that release
-the interpreter, never one long call that holds it, and they pause after every slice. Nothing here knows what a document
-is; it has a number.
+alive: numpy arrays over sorted terms, with gains in half precision. Both know a term by the number that the one
+``Vocabulary`` of their index gave it. Buffers are sealed into segments and segments merged by ``seal`` and ``merge``,
+which are made for a thread of their own: they are Python loops and calls that release the interpreter, never one long
+call that holds it, and they pause after every slice. Nothing here knows what a document is; it has a number.
 """
 
 from __future__ import annotations
@@ -12,24 +12,39 @@ from __future__ import annotations
 import ctypes
 import sys
 import time
-from bisect import bisect_left
+from array import array
+from bisect import bisect_left, insort
 from collections.abc import Iterable, Iterator, Mapping, Sequence
-from heapq import merge as merge_sorted
-from itertools import groupby, repeat
-from operator import itemgetter
+from copy import copy
+from itertools import takewhile
 from typing import Any, TypeAlias
 
 from agent3.arrays import NDArray, np
 
-__all__ = ["Buffer", "Postings", "Segment", "keep_memory_together", "merge", "paced", "release_memory", "seal"]
+__all__ = [
+    "LARGEST",
+    "Buffer",
+    "Postings",
+    "Segment",
+    "Vocabulary",
+    "keep_memory_together",
+    "merge",
+    "paced",
+    "release_memory",
+    "seal",
+]
 
 Postings: TypeAlias = "Buffer | Segment"
 _DENSE = 16
 """A term that more than one of so many documents hold gets a row with a byte for every document."""
 _DENSE_FROM = 2_000
 """Documents from which such rows are worth having, in the place of others."""
-_START = 4
-"""Letters by which the terms of a buffer are kept together; ``starting_with`` is asked for at least so many."""
+LARGEST = 32_768
+"""Documents of the largest segment: a row has two bytes, and the scores of all stay in the cache of a core."""
+_MOST_PREFIXED = 400
+_BLOCK = 512
+_FEWEST_SHRUNK = 10_000
+"""Terms that no document holds that are kept at least."""
 _STEP = 2.5 / 255
 """What one step of such a byte is worth: gains are below 2.2."""
 _MERGED = 4_096
@@ -50,27 +65,111 @@ def paced(items: Iterable[Any], every: int = 64) -> Iterator[Any]:
             began = time.perf_counter()
 
 
+class Vocabulary:
+    """The terms of one index: their numbers, and how many documents hold each. One thread writes; others may read
+    meanwhile. A number is never given to another term; where many are used no more, ``shrink`` makes a new vocabulary.
+    """
+
+    def __init__(self) -> None:
+        self._numbers: dict[str, int] = {}
+        self._counts = array("i")
+        self._sorted: list[list[str]] = [[]]
+        """The terms in their order, in blocks: a new one moves few others."""
+
+    def __len__(self) -> int:
+        return len(self._numbers)
+
+    def find(self, term: str) -> int | None:
+        """The number of a term."""
+        return self._numbers.get(term)
+
+    def take(self, term: str) -> int:
+        """Count one document more for a term; its number, a new one for a new term."""
+        number = self._numbers.get(term)
+        if number is None:
+            number = len(self._counts)
+            self._counts.append(1)  # before the number, so that a reader never finds one without a count
+            self._numbers[term] = number
+            self._sort_in(term)
+        else:
+            self._counts[number] += 1
+        return number
+
+    def count(self, term: str) -> int:
+        """How many documents hold a term, with those that are gone since their segment was made."""
+        number = self._numbers.get(term)
+        return 0 if number is None else self._counts[number]
+
+    def among(self, candidates: set[str]) -> set[str]:
+        """Those of the candidates that are terms here."""
+        return self._numbers.keys() & candidates
+
+    def starting_with(self, start: str) -> list[str]:
+        """Some terms that begin so."""
+        blocks = list(self._sorted)
+        found: list[str] = []
+        for at in range(max(0, bisect_left(blocks, [start]) - 1), len(blocks)):
+            block = blocks[at]
+            first = bisect_left(block, start)
+            there = list(takewhile(lambda term: term.startswith(start), block[first : first + _MOST_PREFIXED]))
+            found += there
+            if len(found) >= _MOST_PREFIXED or first + len(there) < len(block):
+                break
+        return found[:_MOST_PREFIXED]
+
+    def exchange(self, old: Iterable[Segment], built: Segment | None) -> None:
+        """Count what a built segment holds in the place of what it was made of."""
+        counts = np.frombuffer(self._counts, np.int32)
+        for segment in old:
+            counts[segment.terms] -= segment.counts
+        if built is not None:
+            counts[built.terms] += built.counts
+
+    def shrink(self, segments: Sequence[Segment], buffer: Buffer) -> tuple[Vocabulary, list[Segment], Buffer] | None:
+        """Without the terms that no document holds, and the same documents by new numbers; None where these are few."""
+        counts = np.frombuffer(self._counts, np.int32)
+        used = np.flatnonzero(counts).astype(np.int32)
+        if len(self._counts) < _FEWEST_SHRUNK + 2 * len(used):
+            return None
+        places = np.full(len(counts), -1, np.int32)
+        places[used] = np.arange(len(used), dtype=np.int32)
+        found = places.tolist()
+        new = Vocabulary()
+        new._counts.frombytes(counts[used].tobytes())
+        kept = ((term, found[number]) for term, number in paced(self._numbers.items()))
+        new._numbers = {term: number for term, number in kept if number >= 0}
+        blocks = ([term for term in block if term in new._numbers] for block in paced(self._sorted, every=1))
+        new._sorted = [block for block in blocks if block] or [[]]
+        return new, [segment.renumber(places) for segment in segments], buffer.renumber(found)
+
+    def _sort_in(self, term: str) -> None:
+        blocks = self._sorted
+        at = max(0, bisect_left(blocks, [term]) - 1)
+        block = blocks[at]
+        insort(block, term)
+        if len(block) > _BLOCK:
+            blocks[at : at + 1] = [block[: _BLOCK // 2], block[_BLOCK // 2 :]]
+
+
 class Buffer:
     """The newest documents. One thread writes; others may read meanwhile and see each document whole or not."""
 
     def __init__(self) -> None:
         self.numbers: list[int] = []
         self.alive = bytearray()
-        self.postings: dict[str, tuple[list[int], list[float]]] = {}
-        self._starts: dict[str, list[str]] = {}
+        self.postings: dict[int, tuple[list[int], list[float]]] = {}
 
     def __len__(self) -> int:
         return len(self.numbers)
 
-    def add(self, number: int, gains: Mapping[str, float]) -> None:
+    def add(self, number: int, gains: Mapping[str, float], vocabulary: Vocabulary) -> None:
         """Take a document; numbers ascend."""
         row = len(self.numbers)
         for term, gain in gains.items():
-            known = self.postings.get(term)
+            there = vocabulary.take(term)
+            known = self.postings.get(there)
             if known is None:
-                term = sys.intern(term)  # most segments have the same ones
-                known = self.postings[term] = ([], [])
-                self._starts.setdefault(term[:_START], []).append(term)
+                known = self.postings[there] = ([], [])
             known[1].append(gain)  # before the row, so that a reader never finds a row without its gain
             known[0].append(row)
         self.alive.append(1)
@@ -84,20 +183,14 @@ class Buffer:
             self.alive[row] = 0
         return found
 
-    def count(self, term: str) -> int:
-        """How many documents hold a term."""
-        known = self.postings.get(term)
-        return len(known[0]) if known is not None else 0
+    def renumber(self, places: Sequence[int]) -> Buffer:
+        """The same documents with their terms by other numbers."""
+        new = Buffer()
+        new.numbers, new.alive = self.numbers, self.alive
+        new.postings = {places[term]: known for term, known in self.postings.items()}
+        return new
 
-    def among(self, candidates: set[str]) -> set[str]:
-        """Those of the candidates that are terms here."""
-        return self.postings.keys() & candidates
-
-    def starting_with(self, start: str, most: int) -> list[str]:
-        """Terms that begin so, at most so many."""
-        return [term for term in self._starts.get(start[:_START], ()) if term.startswith(start)][:most]
-
-    def score(self, concepts: Sequence[Mapping[str, float]], into: NDArray[np.float32]) -> None:
+    def score(self, concepts: Sequence[Mapping[int, float]], into: NDArray[np.float32]) -> None:
         """Add what each document is worth: of each concept, its best term; those that are gone get 0."""
         for concept in concepts:
             best = np.zeros(len(into), np.float32)
@@ -117,37 +210,43 @@ class Segment:
     def __init__(
         self,
         numbers: NDArray[np.int64],
-        terms: Sequence[str],
-        starts: NDArray[np.int64],
-        rows: NDArray[np.int32],
+        terms: NDArray[np.int32],
+        starts: NDArray[np.int32],
+        rows: NDArray[np.uint16],
         gains: NDArray[np.float16],
     ):
         self.numbers = numbers
         self.terms = terms
-        self._places = {term: at for at, term in enumerate(paced(terms))}
+        self.counts: NDArray[np.int32] = np.diff(starts)
+        """How many documents hold each term, with those that are gone since the segment was made."""
+        self.alive = np.ones(len(numbers), np.uint8)
+        self.gone = 0
         self._starts = starts
         self._rows = rows
         self._gains = gains
-        self.alive = np.ones(len(numbers), np.uint8)
-        self.gone = 0
         self._dense: dict[int, NDArray[np.uint8]] = {}
         """The terms that most documents hold, by their places: of these there are no rows and gains."""
-        self._counts = counts = np.diff(starts).astype(np.int32)
         if len(numbers) >= _DENSE_FROM:
             sparse = np.ones(len(rows), bool)
-            for at in np.flatnonzero(counts > len(numbers) // _DENSE).tolist():
+            for at in np.flatnonzero(self.counts > len(numbers) // _DENSE).tolist():
                 row = np.zeros(len(numbers), np.uint8)
                 here = slice(int(starts[at]), int(starts[at + 1]))
                 row[rows[here]] = np.maximum(np.rint(gains[here].astype(np.float32) / _STEP), 1)
                 self._dense[at] = row
                 sparse[here] = False
             self._rows, self._gains = rows[sparse], gains[sparse]
-            left = counts.copy()
+            left = self.counts.copy()
             left[list(self._dense)] = 0
-            self._starts = np.concatenate([[0], np.cumsum(left, dtype=np.int64)])
+            self._starts = np.concatenate([[0], np.cumsum(left)]).astype(np.int32)
 
     def __len__(self) -> int:
         return len(self.numbers)
+
+    def renumber(self, places: NDArray[np.int32]) -> Segment:
+        """The same documents with their terms by other numbers, in the same order."""
+        new = copy(self)
+        new.terms = places[self.terms]
+        return new
 
     def remove(self, number: int) -> bool:
         """Forget a document; False if it is not here."""
@@ -158,59 +257,48 @@ class Segment:
             self.gone += 1
         return found
 
-    def count(self, term: str) -> int:
-        """How many documents hold a term, with those that are gone since the segment was made."""
-        at = self._places.get(term)
-        return 0 if at is None else int(self._counts[at])
-
-    def among(self, candidates: set[str]) -> set[str]:
-        """Those of the candidates that are terms here."""
-        return self._places.keys() & candidates
-
-    def starting_with(self, start: str, most: int) -> list[str]:
-        """Terms that begin so, at most so many."""
-        at = bisect_left(self.terms, start)
-        found: list[str] = []
-        while at < len(self.terms) and len(found) < most and self.terms[at].startswith(start):
-            found.append(self.terms[at])
-            at += 1
-        return found
-
-    def score(self, concepts: Sequence[Mapping[str, float]], into: NDArray[np.float32]) -> None:
+    def score(self, concepts: Sequence[Mapping[int, float]], into: NDArray[np.float32]) -> None:
         """Add what each document is worth: of each concept, its best term; those that are gone get 0."""
-        best = np.zeros(len(into), np.float32)
+        best: NDArray[np.float32] | None = None
+        wanted = np.array([term for concept in concepts for term in concept], np.int32)
+        places = np.searchsorted(self.terms, wanted).clip(max=len(self.terms) - 1)
+        there = dict(zip(wanted.tolist(), places.tolist(), strict=True))
+        absent = set(wanted[self.terms[places] != wanted].tolist())
         for concept in concepts:
+            terms = [term for term in concept if term not in absent]
             touched: list[Any] = []
-            for term, weight in concept.items():
-                at = self._places.get(term)
-                if at is None:
-                    continue
+            for term in terms:
+                at, weight = there[term], concept[term]
                 rows: Any = slice(None)
                 if (dense := self._dense.get(at)) is not None:
                     worth = np.multiply(dense, np.float32(weight * _STEP), dtype=np.float32)
                 else:
                     here = slice(int(self._starts[at]), int(self._starts[at + 1]))
-                    rows, worth = self._rows[here], np.float32(weight) * self._gains[here].astype(np.float32)
-                if len(concept) > 1:
+                    rows = self._rows[here].astype(np.intp)
+                    worth = np.float32(weight) * self._gains[here].astype(np.float32)
+                if len(terms) > 1:
                     # Only by how much it is better than the others of its concept.
+                    if best is None:
+                        best = np.zeros(len(into), np.float32)
                     before = best[rows].copy()
                     best[rows] = np.maximum(before, worth)
                     worth = best[rows] - before
                     touched.append(rows)
                 into[rows] += worth
-            for rows in touched:
-                best[rows] = 0
+            if best is not None:
+                for rows in touched:
+                    best[rows] = 0
         if self.gone:
             into *= self.alive
 
-    def postings(self, low: int, high: int) -> tuple[NDArray[np.int64], NDArray[np.int32], NDArray[np.float16]]:
-        """Of the terms at these places: the place of each posting, its row, and its gain; in no order of the terms."""
+    def postings(self, low: int, high: int) -> tuple[NDArray[np.int32], NDArray[np.uint16], NDArray[np.float16]]:
+        """Of the terms at these places: the term of each posting, its row, and its gain; in no order of the terms."""
         here = slice(int(self._starts[low]), int(self._starts[high]))
-        owners = [np.repeat(np.arange(low, high), np.diff(self._starts[low : high + 1]))]
+        owners = [np.repeat(self.terms[low:high], np.diff(self._starts[low : high + 1]))]
         rows, gains = [self._rows[here]], [self._gains[here]]
         for at in (at for at in self._dense if low <= at < high):
-            there = np.flatnonzero(self._dense[at]).astype(np.int32)
-            owners.append(np.full(len(there), at))
+            there = np.flatnonzero(self._dense[at]).astype(np.uint16)
+            owners.append(np.full(len(there), self.terms[at]))
             rows.append(there)
             gains.append((self._dense[at][there] * np.float32(_STEP)).astype(np.float16))
         return np.concatenate(owners), np.concatenate(rows), np.concatenate(gains)
@@ -218,20 +306,20 @@ class Segment:
 
 def seal(buffer: Buffer) -> Segment:
     """A buffer that takes nothing more, as a segment. What is removed from it later must be removed again."""
-    by_start: dict[str, list[str]] = {}
-    for term in paced(buffer.postings):
-        by_start.setdefault(term[:1], []).append(term)
-    terms = [term for start in paced(sorted(by_start), every=1) for term in sorted(by_start[start])]
-    starts = np.zeros(len(terms) + 1, np.int64)
+    terms = np.sort(np.fromiter(buffer.postings, np.int32, len(buffer.postings)))
+    starts = np.zeros(len(terms) + 1, np.int32)
     rows: list[int] = []
     gains: list[float] = []
-    for at, term in enumerate(paced(terms)):
+    for at, term in enumerate(paced(terms.tolist())):
         there, worth = buffer.postings[term]
         rows += there
         gains += worth
         starts[at + 1] = len(rows)
     numbers = np.array(buffer.numbers, np.int64)
-    return Segment(numbers, terms, starts, np.array(rows, np.int32), np.array(gains, np.float16))
+    segment = Segment(numbers, terms, starts, np.array(rows, np.uint16), np.array(gains, np.float16))
+    segment.alive[:] = np.frombuffer(buffer.alive, np.uint8)
+    segment.gone = len(segment) - int(segment.alive.sum())
+    return segment
 
 
 def merge(segments: Sequence[Segment]) -> Segment:
@@ -242,7 +330,6 @@ def merge(segments: Sequence[Segment]) -> Segment:
     order = np.argsort(numbers, kind="stable")
     place = np.empty(len(order), np.int32)
     place[order] = np.arange(len(order), dtype=np.int32)  # where the documents that are left stand afterwards
-    terms, homes = _merge_terms([segment.terms for segment in segments])
     begun = 0
     moves = []
     for segment, mask in zip(segments, masks, strict=True):
@@ -251,40 +338,34 @@ def merge(segments: Sequence[Segment]) -> Segment:
         moved[mask] = place[begun : begun + left]
         begun += left
         moves.append(moved)
+    terms = np.unique(np.concatenate([segment.terms for segment in segments]))
     merged = [
-        _merge_postings(segments, moves, homes, first, min(first + _MERGED, len(terms)), len(numbers))
+        _merge_postings(segments, moves, terms[first : first + _MERGED], len(numbers))
         for first in range(0, len(terms), _MERGED)
     ]
     counts, rows, gains = (np.concatenate(several) for several in zip(*merged, strict=True))
-    kept = [term for term, count in paced(zip(terms, counts.tolist(), strict=True)) if count]
-    starts = np.concatenate([[0], np.cumsum(counts[counts > 0])]).astype(np.int64)
-    return Segment(np.sort(numbers), kept, starts, rows, gains)
+    starts = np.concatenate([[0], np.cumsum(counts[counts > 0])]).astype(np.int32)
+    return Segment(np.sort(numbers), terms[counts > 0], starts, rows, gains)
 
 
 def _merge_postings(
-    segments: Sequence[Segment],
-    moves: Sequence[NDArray[np.int32]],
-    homes: Sequence[Sequence[int]],
-    first: int,
-    last: int,
-    size: int,
+    segments: Sequence[Segment], moves: Sequence[NDArray[np.int32]], terms: NDArray[np.int32], size: int
 ) -> tuple[Any, Any, Any]:
-    """Of the merged terms from the first up to the last: how many documents each has, the rows of these, and gains.
+    """Of some merged terms: how many documents each has, the rows of these, and gains.
 
     Some terms at a time, since this takes several times the memory of what comes of it.
     """
     found = []
-    for segment, moved, home in zip(segments, moves, homes, strict=True):
-        low, high = bisect_left(home, first), bisect_left(home, last)
-        places, there, worth = segment.postings(low, high)
+    for segment, moved in zip(segments, moves, strict=True):
+        low, high = np.searchsorted(segment.terms, [terms[0], terms[-1] + 1]).tolist()
+        owners, there, worth = segment.postings(low, high)
         new = moved[there]
         keep = new >= 0
-        owner = np.array(home[low:high], np.int64)[places[keep] - low] - first
-        found.append((owner, new[keep], worth[keep]))
+        found.append((np.searchsorted(terms, owners[keep]), new[keep], worth[keep]))
     owners, rows, gains = (np.concatenate(several) for several in zip(*found, strict=True))
     order = np.argsort(owners * max(1, size) + rows, kind="stable")
     time.sleep(_PAUSE)
-    return np.bincount(owners, minlength=last - first), rows[order], gains[order]
+    return np.bincount(owners, minlength=len(terms)), rows[order].astype(np.uint16), gains[order]
 
 
 def keep_memory_together() -> None:
@@ -303,15 +384,3 @@ def release_memory() -> None:
     trim = getattr(ctypes.CDLL(None), "malloc_trim", None)
     if trim is not None:
         trim(0)
-
-
-def _merge_terms(several: Sequence[Sequence[str]]) -> tuple[list[str], list[list[int]]]:
-    """All terms, sorted, and for each list where its terms stand among them."""
-    terms: list[str] = []
-    homes: list[list[int]] = [[] for _ in several]
-    tagged = [zip(one, repeat(number)) for number, one in enumerate(several)]
-    for term, group in groupby(paced(merge_sorted(*tagged)), itemgetter(0)):
-        for _, number in group:
-            homes[number].append(len(terms))
-        terms.append(term)
-    return terms, homes
