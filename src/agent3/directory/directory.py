@@ -861,7 +861,7 @@ class Directory:
         change = self._changes.pop(agent_id)
         self._behind -= change.weight
         if change.named is not None:
-            self._new_names.remove(agent_id, change.named.title, change.named.names)
+            self._new_names.remove(agent_id, change.named.title)
 
     def _find_bare(self, agent_id: str) -> Agent | None:
         """The agent of that id by its own routes alone, in any thread."""

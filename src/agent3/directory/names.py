@@ -6,15 +6,23 @@ What can be put together is not kept, but taken apart when it is asked for.
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator
-from sys import intern
+from array import array
+from collections.abc import Iterable, Iterator, Sequence
+from itertools import accumulate, chain, repeat
+from typing import NamedTuple
 
-__all__ = ["LONGEST", "Names", "fold"]
+from agent3.arrays import NDArray, np
+
+__all__ = ["LONGEST", "NameList", "Names", "fold"]
 
 LONGEST = 1_000
 """Characters of the longest text that is looked up."""
 _SEPARATORS = ("__", "/", ".", " ")
 _MOST_SPLITS = 100
+_FRESH = 1_000
+"""Names that are not in order yet, at least."""
+_MOST_GONE = 2
+"""How many times as many places as agents there may be."""
 _Ids = str | tuple[str, ...]
 
 
@@ -24,38 +32,60 @@ def fold(name: str) -> str:
 
 
 class Names:
-    """The names of some agents. One thread writes; others may look meanwhile."""
+    """The names of some agents. One thread writes; others may look meanwhile.
+
+    Of the names of capabilities only hashes are kept, 12 bytes each: what is found by one may be another that has the
+    same hash, or of an agent that is gone, so that whoever asks compares the names. What is removed is left out when
+    the hashes are put in order the next time.
+    """
 
     def __init__(self) -> None:
         self._agents: dict[str, _Ids] = {}
-        self._capabilities: dict[str, _Ids] = {}
+        self._places: dict[str, int] = {}
+        """Where each agent stands among the ids of the state."""
+        self._state = _Hashes(np.empty(0, np.int64), np.empty(0, np.int32), {}, [])
 
     def put(self, agent_id: str, title: str, capabilities: Iterable[str]) -> None:
         """Take an agent with its folded name and the names of its capabilities. It must not be there yet."""
         for name in {fold(agent_id), title}:
-            _add(self._agents, name, agent_id)
+            known = self._agents.get(name)
+            self._agents[name] = agent_id if known is None else (*_ids(known), agent_id)
+        _, _, fresh, ids = self._state
+        place = self._places[agent_id] = len(ids)
+        ids.append(agent_id)
         for name in {fold(one) for one in capabilities}:
-            _add(self._capabilities, name, agent_id)
+            fresh.setdefault(hash(name), []).append(place)
+        if len(fresh) > max(_FRESH, len(self._state.sorted) // 8) or len(ids) > _MOST_GONE * len(self._places) + _FRESH:
+            self._put_in_order()
 
-    def remove(self, agent_id: str, title: str, capabilities: Iterable[str]) -> None:
-        """Forget an agent that was put with the same words."""
+    def remove(self, agent_id: str, title: str) -> None:
+        """Forget an agent that was put with the same name."""
         for name in {fold(agent_id), title}:
-            _drop(self._agents, name, agent_id)
-        for name in {fold(one) for one in capabilities}:
-            _drop(self._capabilities, name, agent_id)
+            left = tuple(one for one in _ids(self._agents.get(name, ())) if one != agent_id)
+            if not left:
+                self._agents.pop(name, None)
+            else:
+                self._agents[name] = left[0] if len(left) == 1 else left
+        place = self._places.pop(agent_id, None)
+        if place is not None:
+            self._state.ids[place] = None
 
-    def having(self, capability: str) -> list[str]:
-        """The agents that have a capability of this name."""
-        return sorted(_ids(self._capabilities.get(fold(capability), ())))
+    def having(self, name: str) -> set[str]:
+        """The agents that may have a capability of this folded name."""
+        hashed, (ordered, owners, fresh, ids) = hash(name), self._state
+        first = int(np.searchsorted(ordered, hashed))
+        last = int(np.searchsorted(ordered, hashed, side="right"))
+        places = [*owners[first:last].tolist(), *fresh.get(hashed, ())]
+        return {agent_id for agent_id in map(ids.__getitem__, places) if agent_id is not None}
 
     def find(self, text: str) -> Iterator[tuple[str, str | None]]:
-        """The agents that a text names, each with the folded capability that it names there; None stands for all."""
+        """The agents that a text may name, each with the folded capability that it names there; None stands for all."""
         if len(text) > LONGEST:
             return
         name = fold(text)
         for agent_id in _ids(self._agents.get(name, ())):
             yield agent_id, None
-        for agent_id in _ids(self._capabilities.get(name, ())):
+        for agent_id in self.having(name):
             yield agent_id, name
         splits = 0
         for separator in _SEPARATORS:
@@ -63,24 +93,57 @@ class Names:
             while at >= 0 and splits < _MOST_SPLITS:
                 rest = name[at + len(separator) :]
                 for agent_id in _ids(self._agents.get(name[:at], ())):
-                    if fold(agent_id) == name[:at] and agent_id in _ids(self._capabilities.get(rest, ())):
+                    if fold(agent_id) == name[:at]:
                         yield agent_id, rest
                 splits += 1
                 at = name.find(separator, at + 1)
+
+    def _put_in_order(self) -> None:
+        ordered, owners, fresh, ids = self._state
+        hashes = np.fromiter(chain.from_iterable(repeat(one, len(fresh[one])) for one in fresh), np.int64)
+        places = np.fromiter(chain.from_iterable(fresh.values()), np.int32)
+        order = np.argsort(hashes, kind="stable")
+        at = np.searchsorted(ordered, hashes[order])
+        ordered, owners = np.insert(ordered, at, hashes[order]), np.insert(owners, at, places[order])
+        if len(ids) > _MOST_GONE * len(self._places) + _FRESH:
+            left = [place for place, agent_id in enumerate(ids) if agent_id is not None]
+            moved = np.full(len(ids), -1, np.int32)  # where the agents that are left stand afterwards
+            moved[left] = np.arange(len(left), dtype=np.int32)
+            owners = moved[owners]
+            ordered, owners = ordered[owners >= 0], owners[owners >= 0]
+            self._places = {str(ids[place]): at for at, place in enumerate(left)}
+            ids = [ids[place] for place in left]
+        self._state = _Hashes(ordered, owners, {}, ids)
+
+
+class _Hashes(NamedTuple):
+    """Hashes of names: those that are in order with the place of the agent of each, and those that came since."""
+
+    sorted: NDArray[np.int64]
+    owners: NDArray[np.int32]
+    fresh: dict[int, list[int]]
+    ids: list[str | None]
+    """The agents by their places; None for one that is gone."""
 
 
 def _ids(found: _Ids) -> tuple[str, ...]:
     return (found,) if isinstance(found, str) else found
 
 
-def _add(names: dict[str, _Ids], name: str, agent_id: str) -> None:
-    known = names.get(name)
-    names[intern(name)] = agent_id if known is None else (*_ids(known), agent_id)
+class NameList:
+    """Some names in the memory of one text."""
 
+    __slots__ = ("_ends", "_text")
 
-def _drop(names: dict[str, _Ids], name: str, agent_id: str) -> None:
-    left = tuple(one for one in _ids(names.get(name, ())) if one != agent_id)
-    if not left:
-        names.pop(name, None)
-    else:
-        names[name] = left[0] if len(left) == 1 else left
+    def __init__(self, names: Sequence[str]):
+        self._text = "".join(names)
+        self._ends = array("I", accumulate(map(len, names)))
+
+    def __len__(self) -> int:
+        return len(self._ends)
+
+    def __getitem__(self, at: int) -> str:
+        return self._text[self._ends[at - 1] if at else 0 : self._ends[at]]
+
+    def __iter__(self) -> Iterator[str]:
+        return map(self.__getitem__, range(len(self)))

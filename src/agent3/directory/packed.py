@@ -10,13 +10,12 @@ from __future__ import annotations
 import zlib
 from bisect import bisect_left, bisect_right, insort
 from collections.abc import Iterable, Iterator, MutableMapping
-from sys import intern
 from typing import NamedTuple
 from weakref import WeakValueDictionary
 
 import msgspec
 
-from agent3.directory.names import fold
+from agent3.directory.names import NameList, fold
 from agent3.model import Agent, encode
 
 __all__ = ["Packed", "PackedAgents", "pack"]
@@ -32,7 +31,7 @@ class Packed(NamedTuple):
     body: bytes
     addresses: tuple[str, ...]
     """Where it is reached."""
-    names: tuple[str, ...]
+    names: NameList
     """Of its capabilities."""
     title: str
     """Its own name, folded."""
@@ -45,7 +44,7 @@ def pack(agent: Agent, raw: bytes | None = None) -> Packed:
     return Packed(
         zlib.compress(encode(agent) if raw is None else raw, 1),
         addresses,
-        tuple(intern(one.name) for one in agent.capabilities),  # which the index has too
+        NameList([one.name for one in agent.capabilities]),
         fold(agent.name),
     )
 
@@ -58,8 +57,8 @@ class PackedAgents(MutableMapping[str, Agent]):
         self._order: list[str] = []
         self._alive: WeakValueDictionary[str, Agent] = WeakValueDictionary()
         self._held: dict[str, Agent] = {}
-        self._reached: dict[str, set[str]] = {}
-        """The agents at each address."""
+        self._reached: dict[str, str | set[str]] = {}
+        """The agent at each address, or several."""
 
     def __getitem__(self, agent_id: str) -> Agent:
         found = self._alive.get(agent_id)
@@ -86,7 +85,9 @@ class PackedAgents(MutableMapping[str, Agent]):
             self._leave(agent_id, known)
         self._packed[agent_id] = packed
         for address in packed.addresses:
-            self._reached.setdefault(address, set()).add(agent_id)
+            there = self._reached.setdefault(address, agent_id)
+            if there != agent_id:
+                self._reached[address] = {agent_id, *_several(there)}
         self._forget(agent_id)
 
     def __delitem__(self, agent_id: str) -> None:
@@ -125,7 +126,7 @@ class PackedAgents(MutableMapping[str, Agent]):
 
     def reached_at(self, address: str) -> list[str]:
         """The agents that are reached at an address."""
-        return sorted(self._reached.get(address, ()))
+        return sorted(_several(self._reached.get(address, set())))
 
     def around(self, agent_id: str, most: int) -> list[str]:
         """The ids that stand beside an id in their order, so many on each side."""
@@ -139,9 +140,10 @@ class PackedAgents(MutableMapping[str, Agent]):
 
     def _leave(self, agent_id: str, packed: Packed) -> None:
         for address in packed.addresses:
-            there = self._reached[address]
-            there.discard(agent_id)
-            if not there:
+            left = _several(self._reached[address]) - {agent_id}
+            if left:
+                self._reached[address] = left
+            else:
                 del self._reached[address]
 
     def _hold(self, agent: Agent) -> None:
@@ -153,3 +155,7 @@ class PackedAgents(MutableMapping[str, Agent]):
     def _forget(self, agent_id: str) -> None:
         self._alive.pop(agent_id, None)
         self._held.pop(agent_id, None)
+
+
+def _several(there: str | set[str]) -> set[str]:
+    return {there} if isinstance(there, str) else there

@@ -11,12 +11,11 @@ import math
 from bisect import bisect_right
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from itertools import accumulate
-from sys import intern
 from typing import NamedTuple
 
 from agent3.arrays import NDArray, np
 from agent3.directory.documents import Document, documents_of
-from agent3.directory.names import Names, fold
+from agent3.directory.names import NameList, Names, fold
 from agent3.directory.queries import Query, read_query
 from agent3.directory.segments import LARGEST, Buffer, Postings, Segment, Vocabulary, merge, seal
 from agent3.model import Agent
@@ -174,19 +173,21 @@ class Index:
         """Take an agent in, or a new state of it; ``documents_of`` makes its documents, in any thread."""
         self.remove(agent.id)
         segments, buffer, vocabulary = self._state
-        start, capabilities = self._next, []
+        start, capabilities = self._next, list[str | None]()
         firsts, owners = self._owners
         owners.append(agent.id)  # before its number: a reader in another thread finds both or neither
         firsts.append(start)
         for document in documents:
-            capabilities.append(None if document.capability is None else intern(document.capability))
+            capabilities.append(document.capability)
             buffer.add(self._next, document.gains, vocabulary)
             self._next += 1
             if len(buffer) >= _BUFFERED:
                 segments, buffer, _ = self._state = (*segments, seal(buffer)), Buffer(), vocabulary
-        entry = self._agents[agent.id] = _Entry(start, tuple(capabilities), fold(agent.name))
-        self._names.put(agent.id, entry.title, _named(entry))
-        self._count += len(capabilities)
+        names = [name for name in capabilities if name is not None]
+        entry = _Entry(start, len(capabilities), NameList(names), fold(agent.name))
+        self._agents[agent.id] = entry
+        self._names.put(agent.id, entry.title, names)
+        self._count += entry.size
         if len(firsts) > 2 * len(self._agents) + _BUFFERED:
             left = sorted((entry.start, agent_id) for agent_id, entry in self._agents.items())
             self._owners = [first for first, _ in left], [owner for _, owner in left]
@@ -196,8 +197,8 @@ class Index:
         entry = self._agents.pop(agent_id, None)
         if entry is None:
             return
-        self._names.remove(agent_id, entry.title, _named(entry))
-        self._count -= len(entry.capabilities)
+        self._names.remove(agent_id, entry.title)
+        self._count -= entry.size
         segments, buffer, _ = self._state
         parts: tuple[Postings, ...] = (buffer, *segments)
         for number in entry.numbers:
@@ -210,7 +211,9 @@ class Index:
 
     def having(self, capability: str) -> list[str]:
         """The agents that have a capability of this name, however it is spelled in large and small letters."""
-        return self._names.having(capability)
+        name = fold(capability)
+        found = ((agent_id, self._agents.get(agent_id)) for agent_id in self._names.having(name))
+        return sorted(agent_id for agent_id, entry in found if entry and name in map(fold, entry.names))
 
     def _document(self, number: int) -> tuple[str, str | None] | None:
         """The agent and capability of a document; None where it is gone."""
@@ -219,7 +222,7 @@ class Index:
         entry = self._agents.get(owner)
         if entry is None or number not in entry.numbers:
             return None
-        return owner, entry.capabilities[number - entry.start]
+        return owner, entry.names[number - entry.start] if entry.names else None
 
     # Keeping the segments few
 
@@ -278,7 +281,7 @@ class Index:
         for agent_id, capability in self._names.find(text):
             entry = self._agents.get(agent_id)
             if entry is not None:
-                several = zip(entry.numbers, entry.capabilities, strict=True)
+                several = zip(entry.numbers, entry.names or (None,), strict=True)
                 found.update(number for number, name in several if capability in (None, name and fold(name)))
         numbers = [np.asarray(part.numbers[:size], np.int64) for part, size in zip(parts, sizes, strict=True)]
         return Ranking(query, _Scored(numbers, scores, sorted(found), self._document))
@@ -316,16 +319,14 @@ class _Entry(NamedTuple):
     """What the index knows of an agent: the number of its first document, and what each of them is of."""
 
     start: int
-    capabilities: tuple[str | None, ...]
+    size: int
+    names: NameList
+    """Of its capabilities; of an agent without any there is one document all the same."""
     title: str
 
     @property
     def numbers(self) -> range:
-        return range(self.start, self.start + len(self.capabilities))
-
-
-def _named(entry: _Entry) -> list[str]:
-    return [name for name in entry.capabilities if name is not None]
+        return range(self.start, self.start + self.size)
 
 
 def rank_agents(matches: Iterable[Match]) -> list[tuple[str, float]]:
