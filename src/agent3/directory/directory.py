@@ -17,7 +17,7 @@ from collections.abc import AsyncIterator, Callable, Iterable, Iterator, Mapping
 from contextlib import contextmanager
 from heapq import merge
 from itertools import chain, islice
-from typing import Any, NamedTuple, TypeAlias
+from typing import Any, NamedTuple, TypeAlias, TypeVar
 
 import msgspec
 from msgspec import Struct
@@ -49,7 +49,7 @@ from agent3.storage.notifications import News
 __all__ = ["Accept", "Directory", "Hit", "Hits"]
 
 log = logger("directory")
-
+T = TypeVar("T")
 
 _decoder: msgspec.json.Decoder[Agent] = msgspec.json.Decoder(Agent)
 _FRESH = 0.5
@@ -102,7 +102,7 @@ Accept: TypeAlias = Callable[[Agent, Capability | None], bool]
 
 
 class Hit(Struct, frozen=True):
-    """A capability that was found, how well it fits, from 0 to 1, and which words of the query are in which field.
+    """A capability that was found, how well it fits, from 0 to 1, and the words of the query by their terms.
 
     ``capability`` is None for an agent that offers none, and in a list of agents. The ``score`` of an exact name is 1;
     ``fit`` is what the words alone say, which tells the capabilities of an agent apart that was named exactly.
@@ -111,8 +111,13 @@ class Hit(Struct, frozen=True):
     agent: Agent
     capability: Capability | None
     score: float
-    why: Mapping[str, Sequence[str]] = {}
+    wanted: Mapping[str, str] = {}
     fit: float = 1.0
+
+    @property
+    def why(self) -> Mapping[str, Sequence[str]]:
+        """Which words of the query are in which field: found out each time, from all texts of the capability."""
+        return explain(self.agent, self.capability, self.wanted) if self.wanted else {}
 
 
 class Hits(list[Hit]):
@@ -421,16 +426,14 @@ class Directory:
         ranking = await self._rank(query, limit)
         matches = chain(named.values(), (match for match in ranking if match[:2] not in named))
         found = await self._walk(matches, limit, accept)
-
-        def describe() -> Hits:
-            return Hits(
-                Hit(agent, capability, match.score, explain(agent, capability, ranking.query.words), match.fit)
-                for agent, capability, match in paced(found, every=1)
-            )
-
-        hits = await asyncio.to_thread(describe) if len(self._index) > _RANKED_HERE else describe()
+        wanted = ranking.query.words
+        hits = Hits(Hit(agent, capability, match.score, wanted, match.fit) for agent, capability, match in found)
         hits.indexing = indexing
         return hits
+
+    async def work(self, of_hits: Callable[[], T]) -> T:
+        """What is to be done with some hits: in a thread where there are so many that their texts may be long."""
+        return await asyncio.to_thread(of_hits) if len(self._index) > _RANKED_HERE else of_hits()
 
     async def find_agents(
         self, query: str, limit: int = 10, accept: Accept = lambda agent, capability: True
@@ -940,14 +943,14 @@ def _index_changes(
     vectors: Vectors | None,
 ) -> None:
     """For a thread, one at a time."""
-    for agent_id in changes:
+    for agent_id, change in changes.items():
         if vectors is not None:
             vectors.remove(index.numbers_of(agent_id))
         agent = find(agent_id)
         if agent is None:
             index.remove(agent_id)
         else:
-            index.put(agent, paced(documents_of(agent), every=4))
+            index.put(agent, paced(documents_of(agent), every=4), change.named and change.named.names)
 
 
 def _vectors_of(vectors: Vectors, agent: Agent, kept: bytes | None) -> NDArray[np.int8]:

@@ -169,8 +169,10 @@ class Index:
 
     # Writing
 
-    def put(self, agent: Agent, documents: Iterable[Document]) -> None:
-        """Take an agent in, or a new state of it; ``documents_of`` makes its documents, in any thread."""
+    def put(self, agent: Agent, documents: Iterable[Document], names: NameList | None = None) -> None:
+        """Take an agent in, or a new state of it; ``documents_of`` makes its documents, in any thread. ``names`` are
+        those of its capabilities, where somebody has them in that form.
+        """
         self.remove(agent.id)
         segments, buffer, vocabulary = self._state
         start, capabilities = self._next, list[str | None]()
@@ -183,8 +185,9 @@ class Index:
             self._next += 1
             if len(buffer) >= _BUFFERED:
                 segments, buffer, _ = self._state = (*segments, seal(buffer)), Buffer(), vocabulary
-        names = [name for name in capabilities if name is not None]
-        entry = _Entry(start, len(capabilities), NameList(names), fold(agent.name))
+        if names is None or [*names] != capabilities:
+            names = NameList([name for name in capabilities if name is not None])
+        entry = _Entry(start, len(capabilities), names, fold(agent.name))
         self._agents[agent.id] = entry
         self._names.put(agent.id, entry.title, names)
         self._count += entry.size

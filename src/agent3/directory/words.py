@@ -21,7 +21,7 @@ Language: TypeAlias = Literal["english", "spanish"]
 _WORD = re.compile(r"[^\W_]+")
 _CAMEL = re.compile(r"(?<=[a-z0-9])(?=[A-Z])|(?<=[A-Z])(?=[A-Z][a-z])")
 _ACCENT = re.compile("[\u0300-\u036f]")
-_KNOWN = 25_000
+_KNOWN = 12_500
 """Words whose terms are kept, in each of two halves."""
 _LONGEST = 40
 """Letters of a word that count: what is longer is no word, and would only fill the index."""

@@ -174,20 +174,21 @@ class Gateway:
         candidates = await self.directory.search(query, 2 * limit + 10 if query.strip() else limit, accept, whole=False)
         known = list(dict.fromkeys(hit.agent.id for hit in candidates))
         ratings, prices = await self.reputation.all(known), self.core.parts.prices.of
-        found: Sequence[Hit] = candidates
-        if query.strip():
-            found = arrange(candidates, await self.reputation.weights(known), prices, self.health_of, limit)
-        shown = [
-            render(
-                hit,
-                self.offered(hit.agent, caller.principal),
-                ratings[hit.agent.id],
-                self.health_of(hit.agent),
-                prices,
-                detail,
-            )
-            for hit in found
-        ]
+        weights = await self.reputation.weights(known) if query.strip() else {}
+        agents = {hit.agent.id: hit.agent for hit in candidates}
+        offered = {agent_id: self.offered(agent, caller.principal) for agent_id, agent in agents.items()}
+        status = {agent_id: self.health_of(agent) for agent_id, agent in agents.items()}
+
+        def show() -> list[dict[str, Any]]:
+            found: Sequence[Hit] = candidates
+            if query.strip():
+                found = arrange(candidates, weights, prices, lambda agent: status[agent.id], limit)
+            return [
+                render(hit, offered[one], ratings[one], status[one], prices, detail)
+                for hit, one in ((hit, hit.agent.id) for hit in found)
+            ]
+
+        shown = await self.directory.work(show)
         answer: dict[str, Any] = {"query": query, "agents": shown, "count": len(shown)}
         if candidates.indexing is not None:
             answer["hint"] = _INDEXING.format(*candidates.indexing)

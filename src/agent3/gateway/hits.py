@@ -63,7 +63,7 @@ def arrange(
     best = max((hit.fit for hit in hits), default=1.0) or 1.0
 
     def is_far(hit: Hit) -> bool:
-        return hit.why.keys() == {"agent text"} and hit.score < 1.0 and hit.fit < _FAR * best
+        return hit.score < 1.0 and hit.fit < _FAR * best and hit.why.keys() == {"agent text"}
 
     def key(hit: Hit) -> tuple[bool, bool, float]:
         down = status(hit.agent) != "active"

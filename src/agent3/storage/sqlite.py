@@ -37,6 +37,8 @@ __all__ = ["SqliteDatabase", "count_rows"]
 T = TypeVar("T")
 DEFAULT_MAX_BYTES = 4 * 1024**3
 READERS = 3
+_READER_KIB = 512
+"""Pages that a reader keeps: who reads a whole catalogue once should not fill memory with it."""
 CHECK_SECONDS = 600.0
 _REFUSED = (sqlite3.SQLITE_CANTOPEN, sqlite3.SQLITE_READONLY, sqlite3.SQLITE_PERM, sqlite3.SQLITE_AUTH)
 _PRAGMAS = (
@@ -267,6 +269,7 @@ class _Readers:
                 connection = self._idle.get_nowait()
             except queue.Empty:
                 connection = _connect(self._address, timeout=BUSY_SECONDS)
+                connection.execute(f"PRAGMA cache_size = -{_READER_KIB}")
             try:
                 rows = connection.execute(sql, cast("Sequence[Any]", params)).fetchall()
             except BaseException:
