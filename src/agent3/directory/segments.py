@@ -35,7 +35,7 @@ __all__ = [
 ]
 
 Postings: TypeAlias = "Buffer | Segment"
-_DENSE = 16
+_DENSE = 6
 """A term that more than one of so many documents hold gets a row with a byte for every document."""
 _DENSE_FROM = 2_000
 """Documents from which such rows are worth having, in the place of others."""
@@ -121,9 +121,9 @@ class Vocabulary:
         """Count what a built segment holds in the place of what it was made of."""
         counts = np.frombuffer(self._counts, np.int32)
         for segment in old:
-            counts[segment.terms] -= segment.counts
+            counts[segment.terms] -= segment.counts()
         if built is not None:
-            counts[built.terms] += built.counts
+            counts[built.terms] += built.counts()
 
     def shrink(self, segments: Sequence[Segment], buffer: Buffer) -> tuple[Vocabulary, list[Segment], Buffer] | None:
         """Without the terms that no document holds, and the same documents by new numbers; None where these are few."""
@@ -217,8 +217,6 @@ class Segment:
     ):
         self.numbers = numbers
         self.terms = terms
-        self.counts: NDArray[np.int32] = np.diff(starts)
-        """How many documents hold each term, with those that are gone since the segment was made."""
         self.alive = np.ones(len(numbers), np.uint8)
         self.gone = 0
         self._starts = starts
@@ -228,19 +226,26 @@ class Segment:
         """The terms that most documents hold, by their places: of these there are no rows and gains."""
         if len(numbers) >= _DENSE_FROM:
             sparse = np.ones(len(rows), bool)
-            for at in np.flatnonzero(self.counts > len(numbers) // _DENSE).tolist():
+            left = np.diff(starts)
+            for at in np.flatnonzero(left > len(numbers) // _DENSE).tolist():
                 row = np.zeros(len(numbers), np.uint8)
                 here = slice(int(starts[at]), int(starts[at + 1]))
                 row[rows[here]] = np.maximum(np.rint(gains[here].astype(np.float32) / _STEP), 1)
                 self._dense[at] = row
                 sparse[here] = False
             self._rows, self._gains = rows[sparse], gains[sparse]
-            left = self.counts.copy()
             left[list(self._dense)] = 0
             self._starts = np.concatenate([[0], np.cumsum(left)]).astype(np.int32)
 
     def __len__(self) -> int:
         return len(self.numbers)
+
+    def counts(self) -> NDArray[np.int32]:
+        """How many documents hold each term, with those that are gone since the segment was made."""
+        counts: NDArray[np.int32] = np.diff(self._starts)
+        for at, row in self._dense.items():
+            counts[at] = np.count_nonzero(row)
+        return counts
 
     def renumber(self, places: NDArray[np.int32]) -> Segment:
         """The same documents with their terms by other numbers, in the same order."""

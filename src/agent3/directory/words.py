@@ -9,7 +9,6 @@ import threading
 import unicodedata
 from collections.abc import Iterator
 from functools import lru_cache
-from sys import intern
 from typing import Literal, TypeAlias
 
 import snowballstemmer
@@ -132,5 +131,6 @@ def _term(word: str, language: Language) -> str:
         return term
     term = known.old.get(word)
     if term is None:
-        term = "" if is_empty(word, language) else intern(str(_stemmers.of[language].stemWord(word)))
+        term = "" if is_empty(word, language) else str(_stemmers.of[language].stemWord(word))
+        term = word if term == word else term  # one text in place of two
     return known.keep(word, term)
