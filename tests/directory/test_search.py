@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import random
 import threading
+import weakref
 from typing import Any
 
 import pytest
@@ -208,6 +209,53 @@ def test_what_is_removed_while_segments_are_merged_stays_removed() -> None:
         offered = {capability.name for capability in renewed.capabilities} | {None}
         assert {match.capability for match in matches if match.agent == "agent-4"} <= offered
         assert len(set(matches)) == len(matches)
+
+
+def test_what_is_removed_before_its_segment_is_sealed_stays_removed() -> None:
+    index, buffered = Index(), 512
+    index.put(gone := Agent(id="gone", name="gone", description="marmalade"), documents_of(gone))
+    index.remove("gone")
+    for number in range(buffered):
+        agent = Agent(id=f"agent-{number}", name="other", description="toast")
+        index.put(agent, documents_of(agent))
+    assert index.rank("marmalade").best == 0.0
+
+
+def test_terms_of_agents_that_are_gone_leave_the_vocabulary(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("agent3.directory.search._BUFFERED", 8)
+    monkeypatch.setattr("agent3.directory.segments._FEWEST_SHRUNK", 100)
+    index, kept = Index(), Agent(id="kept", name="kept", description="wholesome marmalade")
+    index.put(kept, documents_of(kept))
+    for number in range(30):
+        words = " ".join(f"term{number}x{place}" for place in range(20))
+        agent = Agent(id="changing", name="changing", description=words)
+        index.put(agent, documents_of(agent))
+        tidy(index)
+    vocabulary = index._state[2]
+    assert len(vocabulary) < 500
+    assert [match.agent for match in index.rank("marmalade wholesome")] == ["kept"]
+    assert [match.agent for match in index.rank("term29x7")] == ["changing"]
+    assert vocabulary.starting_with("marma") == ["marmalad"]
+
+
+def test_what_was_ranked_is_freed_without_the_garbage_collector() -> None:
+    index, agent = Index(), some_agent(1, 1)
+    index.put(agent, documents_of(agent))
+    ranking = index.rank(WORDS[0])
+    next(iter(ranking), None)
+    held = weakref.ref(ranking)
+    del ranking
+    assert held() is None
+
+
+def test_exact_names_are_found_after_many_others_came_and_went() -> None:
+    index = Index()
+    for number in range(1_500):
+        agent = Agent(id="changing", name="Changing", capabilities=(Capability(name=f"do_{number}"),))
+        index.put(agent, documents_of(agent))
+    assert index.having("DO_1499") == ["changing"]
+    assert index.having("do_7") == []
+    assert [match[:3] for match in index.rank("changing/do_1499")][:1] == [("changing", "do_1499", 1.0)]
 
 
 def test_many_may_search_while_one_writes() -> None:
