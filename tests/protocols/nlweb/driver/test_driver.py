@@ -237,6 +237,9 @@ def test_a_press_with_consequences_is_told_before_it_is_done(run: Any) -> None:
     asked: list[str] = []
     assert run(ORDER, "use Ann as name and click Order now", confirm=asked.append)[1] == "sent Ann/"
     assert asked == ["click button 'Order now' (Name: Ann, City: empty)"]
+    sized = ORDER.replace("<button", "<label>Size <select name=s><option>Small<option>Large</select></label><button", 1)
+    run(sized, "choose Large in Size, use Ann as name and click Order now", confirm=asked.append)
+    assert asked.pop() == "click button 'Order now' (Name: Ann, City: empty, Size: Large)"
     run(ORDER, "click Contact us", confirm=asked.append)
     run(SHELF, "search for plant 3", confirm=asked.append)
     assert len(asked) == 1

@@ -60,7 +60,7 @@ _CONTROLS = (
     .filter(one => shown(one) && !one.disabled);
   const around = one => {
     const row = one.closest('tr,li,article,[role=row],[role=listitem],fieldset,form');
-    return row ? words(row.innerText).slice(0, 60) : '';
+    return ownWords(row).slice(0, 60);
   };
   return all.slice(0, most).map(one => ({
     role: roleOf(one), selector: selectorOf(one), near: around(one),

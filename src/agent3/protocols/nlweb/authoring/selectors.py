@@ -61,6 +61,7 @@ const ownWords = element => {
   if (!element) return '';
   const copy = element.cloneNode(true);
   copy.querySelectorAll('select,textarea,button,script,style,datalist,[hidden]').forEach(one => one.remove());
+  copy.querySelectorAll('td,th,li,p,div,h1,h2,h3,h4,h5,h6').forEach(one => one.append(' '));
   return words(copy.textContent);
 };
 // Ids and names of one letter, or made up, say nothing to a person.

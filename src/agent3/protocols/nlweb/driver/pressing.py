@@ -915,7 +915,15 @@ _PRESSED = r"""
   const asks = sends && (form.hasAttribute("action") || form.getAttribute("role") === "search") ? "get" : "";
   const method = sends ? control.getAttribute("formmethod") || form.getAttribute("method") || asks : "";
   const caption = ["submit", "button", "image", "reset"].includes(control.type) ? control.value : "";
-  const nameOf = field => squeeze(field.labels?.[0]?.innerText || field.getAttribute("aria-label") || field.placeholder
+  // What a label says itself, as the view of the page names its field: not the options or the value of what is in it.
+  const labelOf = label => {
+    const copy = label?.cloneNode(true), texts = [];
+    copy?.querySelectorAll("select,textarea,button,script,style,template").forEach(one => one.remove());
+    const walker = copy && document.createTreeWalker(copy, NodeFilter.SHOW_TEXT);
+    while (walker?.nextNode()) texts.push(squeeze(walker.currentNode.data));
+    return texts.filter(Boolean).join(" ");
+  };
+  const nameOf = field => squeeze(labelOf(field.labels?.[0]) || field.getAttribute("aria-label") || field.placeholder
     || field.name);
   const describe = field => {
     const name = nameOf(field), box = ["checkbox", "radio"].includes(field.type);
