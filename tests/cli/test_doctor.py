@@ -297,6 +297,10 @@ def test_config_check_says_whether_the_settings_are_right(
     assert (code, "calls.timeout is -5" in told) == (2, True)
     code, told = check('[server]\nhost = "0.0.0.0"\n')
     assert (code, "fail: " in told) == (2, True)
+    code, told = check('[llm]\nmodel = "any"\nkey = "sk-plain"\n')
+    assert (code, "llm.key must be env:NAME" in told, "sk-plain" in told) == (2, True, False)
+    code, told = check('[llm]\nmodel = "any"\nkey = "env:NO_SUCH_KEY"\n')
+    assert (code, "NO_SUCH_KEY, which is not set" in told) == (2, True)
 
 
 @pytest.mark.parametrize(

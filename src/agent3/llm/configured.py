@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import os
 from typing import TYPE_CHECKING
 
+from agent3.errors import SetupError
 from agent3.identity.secrets import Vault
 from agent3.settings import Llm
 
@@ -14,9 +16,21 @@ __all__ = ["load_model"]
 
 
 def load_model(settings: Llm, vault: Vault) -> Anthropic | OpenAICompatible | None:
-    """The model of the settings, or None. It is loaded only where there is one."""
+    """The model of the settings, or None. It is loaded only where there is one.
+
+    SetupError for a key that is no reference, or names a variable that is not set: nobody should learn that from the
+    first sentence that needs the model.
+    """
     if not settings.model:
         return None
+    scheme, _, name = settings.key.partition(":")
+    if settings.key and (scheme not in ("env", "vault", "kept") or not name):
+        raise SetupError(
+            "settings: llm.key must be env:NAME, with the name of an environment variable, or vault:NAME, not the key "
+            "itself."
+        )
+    if scheme == "env" and not os.environ.get(name):
+        raise SetupError(f"settings: llm.key is taken from the environment variable {name}, which is not set.")
     import agent3.llm as vendors
 
     key, seconds = settings.key or None, settings.timeout
