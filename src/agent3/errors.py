@@ -30,6 +30,7 @@ and what to do next. Nothing here knows a protocol, and no message ever holds a 
     │   │   └── CircuitOpen         circuit_open
     │   ├── CallTimeout             timeout              (retryable)
     │   │   └── ElementMissing      element_missing      a website's page lacks the element
+    │   │       └── NotOnPage       not_on_page          what the caller named is not on the page
     │   ├── MalformedResponse       malformed_response
     │   ├── TargetRefused           target_refused       its own authentication or authorization said no
     │   ├── Interrupted             interrupted          the work was cut off by a restart
@@ -73,6 +74,7 @@ __all__ = [
     "MissingExtra",
     "NotApproved",
     "NotFound",
+    "NotOnPage",
     "ParseError",
     "RateLimited",
     "Rejected",
@@ -346,6 +348,15 @@ class ElementMissing(CallTimeout):
     http_status = 502
     rpc_code = -32020
     retryable = False
+
+
+class NotOnPage(ElementMissing):
+    """What the call named, such as a product or a row, is not on the page; the interface itself still fits."""
+
+    code = "not_on_page"
+    next_step = "What was named is not on the page. Ask for something that is there."
+    http_status = 404
+    rpc_code = -32021
 
 
 class MalformedResponse(TargetError):

@@ -10,7 +10,9 @@ import re
 import unicodedata
 from collections.abc import Iterable, Mapping
 
-__all__ = ["CONSEQUENTIAL", "DECEPTIVE", "GRAVE", "find_new", "has_consequences"]
+from agent3.sentences.lexicon import fold
+
+__all__ = ["CONSEQUENTIAL", "DECEPTIVE", "GRAVE", "find_new", "has_consequences", "says_more"]
 
 
 def _read(*tables: str) -> dict[str, str]:
@@ -72,6 +74,13 @@ GRAVE: Mapping[str, str] = _read(_SURE) | {word: sense for word, sense in CONSEQ
 """What cannot be taken back: no step does it by a selector that meant something else."""
 DECEPTIVE: Mapping[str, str] = {**GRAVE, **_read(_DECEPTIVE)}
 """What nothing is ever taken for that did not say it before."""
+
+
+def says_more(agreed: str, question: str) -> bool:
+    """Whether a question is about more than was said yes to: other consequences or numbers, or nothing was agreed."""
+    known, asked = (frozenset(re.findall(r"\w+", fold(text))) for text in (agreed, question))
+    numbers = {word for word in asked - known if word.isdigit()}
+    return not agreed or bool(numbers or find_new(CONSEQUENTIAL, known, asked))
 
 
 def find_new(senses: Mapping[str, str], before: Iterable[str], after: Iterable[str]) -> str:

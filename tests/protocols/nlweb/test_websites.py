@@ -501,8 +501,8 @@ said.textContent = 'Your order A-1001 is on its way. PIN s3cret-pin'; note.textC
     assert value_of(ordered.parts) == {"done": "order", "page": f"{site.url}/desk", "seen": ["Thank you, Ann"]}
     missing = call(running, "bell", capability="pick", input={"product": "Green mug"})
     assert isinstance(missing, Failed)
-    assert missing.code == "element_missing"
-    assert "'Green mug' was not found on the page." in missing.message
+    assert missing.code == "not_on_page"
+    assert missing.message == f"'Green mug' was not found on the page {site.url}/desk"
 
 
 @pytest.mark.browser

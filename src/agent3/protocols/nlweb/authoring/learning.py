@@ -444,14 +444,16 @@ class Draft:
                 is_required = not field.optional and not field.given and not group
             required += [name] if is_required else []
             steps += _fill_field(name, field, group, optional=not is_required)
+        verify: Literal["change"] | None = None if reads else "change"
         if form.submit:
-            steps.append(NLWebAction(action_type=ActionType.CLICK, selector=escape_braces(form.submit)))
+            sends = escape_braces(form.submit)
+            steps.append(NLWebAction(action_type=ActionType.CLICK, selector=sends, verify=verify))
         else:
             last = escape_braces(form.fields[-1].selector)
-            steps.append(NLWebAction(action_type=ActionType.PRESS, selector=last, value="Enter"))
-        if cards is not None and form.here and form.method == "get":
+            steps.append(NLWebAction(action_type=ActionType.PRESS, selector=last, value="Enter", verify=verify))
+        if reads and cards is not None and form.here:
             steps += [_wait_for_quiet(), _extract_cards(cards)]
-        else:
+        elif reads:
             steps += read_page()
         name, title = self._call_form(form)
         described = f"{title}: {', '.join(properties).replace('_', ' ')}" if properties else title
@@ -490,7 +492,7 @@ class Draft:
         said = json.dumps(deed.text, ensure_ascii=False)
         tag = f"[{deed.attribute}={said}]" if deed.attribute else f":is(button, [role=button]):has-text({said})"
         row = f'{escape_braces(deed.selector)}:has(:text-is("{{{name}}}"))'
-        step = NLWebAction(action_type=ActionType.CLICK, selector=f"{row} {escape_braces(tag)}")
+        step = NLWebAction(action_type=ActionType.CLICK, selector=f"{row} {escape_braces(tag)}", verify="change")
         schema = {"type": "string", "minLength": 1, "examples": [deed.example], "description": f"{called}: {noun}"}
         info = NLWebActionInfo(
             description=clean_text(self._say["of"].format(deed.text, noun))[:300],
@@ -498,7 +500,7 @@ class Draft:
             phrases=[f"{escape_braces(deed.text.lower())} {{{name}}}"],
             hints=ActionHints(consequential=has_consequences(deed.text)),
         )
-        self.add(deed.text, [_navigate(path), step, *read_page()], info, place=area, more=noun)
+        self.add(deed.text, [_navigate(path), step], info, place=area, more=noun)
 
     def add_table(self, path: str, table: _Table) -> None:
         """The rows of a table, each with the words of its head."""

@@ -44,6 +44,7 @@ _KINDS = {
 _LAST_COUNTS = frozenset({ActionType.TYPE, ActionType.SELECT, ActionType.NAVIGATE})
 _READING = frozenset({ActionType.NAVIGATE, ActionType.EXTRACT, ActionType.SCROLL, ActionType.WAIT})
 
+_PRESSING = frozenset({ActionType.CLICK, ActionType.PRESS})
 _SENDING = frozenset({"document", "fetch", "xhr"})
 """Not the beacons, by which pages count their visitors."""
 
@@ -106,7 +107,8 @@ class Recorder:
 
     on_step: Callable[[RecordedStep], None] | None = None
     _steps: list[RecordedStep] = field(default_factory=list)
-    _posted: bool = False
+    _posting: set[int] = field(default_factory=set)
+    """The steps after which something was posted, by their ``id``."""
     _latest: float = 0.0
     _url: str = ""
 
@@ -119,8 +121,8 @@ class Recorder:
         def note_request(request: Request) -> None:
             """A request that sends something soon after a step is its consequence."""
             sends = request.method not in ("GET", "HEAD", "OPTIONS") and request.resource_type in _SENDING
-            if sends and self._latest and time.monotonic() - self._latest < _AFTER:
-                self._posted = True
+            if sends and self._steps and self._latest and time.monotonic() - self._latest < _AFTER:
+                self._posting.add(id(self._steps[-1]))
 
         context.on("request", note_request)
 
@@ -157,9 +159,19 @@ class Recorder:
                 value = None
             selector = escape_braces(done.selector) or None
             description = f"{done.kind.value} {done.label}".strip() if done.label else ""
-            steps.append(NLWebAction(action_type=done.kind, selector=selector, value=value, description=description))
+            said = done.kind is ActionType.CLICK and has_consequences(done.label)
+            sends = said or (done.kind in _PRESSING and id(done) in self._posting)
+            steps.append(
+                NLWebAction(
+                    action_type=done.kind,
+                    selector=selector,
+                    value=value,
+                    description=description,
+                    verify="change" if sends else None,
+                )
+            )
         only_reads = all(step.action_type in _READING for step in steps)
-        grave = any(done.kind is ActionType.CLICK and has_consequences(done.label) for done in self._steps)
+        consequential = bool(self._posting) or any(step.verify for step in steps)
         info = NLWebActionInfo(
             description=f"Recorded on {urlsplit(self._url).hostname}",
             input_schema={
@@ -168,9 +180,9 @@ class Recorder:
                 "required": list(properties),
                 "additionalProperties": False,
             },
-            hints=ActionHints(read_only=only_reads, consequential=self._posted or grave),
+            hints=ActionHints(read_only=only_reads, consequential=consequential),
         )
-        draft.add(action, [*steps, *read_page()], info)
+        draft.add(action, steps if steps[-1].verify else [*steps, *read_page()], info)
         return draft.interface()
 
     def _note_event(self, source: Any, event: Any) -> None:

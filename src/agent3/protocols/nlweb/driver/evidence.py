@@ -15,9 +15,9 @@ from agent3.protocols.nlweb.driver.page_view import Control
 from agent3.protocols.nlweb.driver.wording import DOING, VIEWING, can_mean, is_cousin, words_in
 from agent3.sentences.consequences import CONSEQUENTIAL, has_consequences
 from agent3.sentences.lexicon import fold
+from agent3.sentences.site_answers import HEDGED, LONGEST_MESSAGE, refusals_in
 
 __all__ = [
-    "PENDING",
     "SAID",
     "SHOWN",
     "TROUBLE",
@@ -66,8 +66,8 @@ def weigh(act: Act, sight: Sight) -> Doubt | None:
     """A doubt where nothing that is to be seen speaks for what was asked for."""
     asked = fold(act.control.name)
     against = [
-        line for line in sight.messages if len(line) < _LONGEST_MESSAGE
-        and any(fold(match[0]) not in asked for match in _HEDGED.finditer(line))
+        line for line in sight.messages if len(line) < LONGEST_MESSAGE
+        and any(fold(match[0]) not in asked for match in HEDGED.finditer(line))
     ]  # fmt: skip
     if against:
         return Doubt("says", against[0])
@@ -143,55 +143,13 @@ def find_refusal(act: Act, events: Sequence[str], said: Sequence[str]) -> Doubt 
 
 
 def find_refusing(lines: Sequence[str], pressed: str) -> list[tuple[str, str, bool]]:
-    """The lines that turn something down, each with the words for it, and whether these may as well be a hint.
-
-    "Rejected" does not where "Reject" was pressed: that is what was asked.
-    """
-    asked = [word for word in re.findall(r"\w+", fold(pressed)) if len(word) > _SMALL_WORD]
+    """The lines that turn something down, each with the words for it, and whether these may as well be a hint."""
     removes = any(CONSEQUENTIAL.get(word) in _REMOVES for word in re.findall(r"\w+", fold(pressed)))
-    found = [
-        (line, match[0], False) for line in lines if len(line) < _LONGEST_MESSAGE for match in _REFUSED.finditer(line)
-        if " " in match[0] or not any(fold(match[0]).startswith(word[:-1]) for word in asked)
-    ]  # fmt: skip
+    found = [(line, said, False) for line in lines for said in refusals_in(line, pressed)]
     lacks = [line for line in lines if _INSTRUCTS.match(line) or (not removes and _EMPTY.search(line))]
-    return found + [(line, line, True) for line in lacks if len(line) < _LONGEST_MESSAGE]
+    return found + [(line, line, True) for line in lacks if len(line) < LONGEST_MESSAGE]
 
 
-_SMALL_WORD = 3
-_LONGEST_MESSAGE = 200
-PENDING = re.compile(
-    r"^(?:sending|saving|loading|processing|please wait|working|deleting|uploading|enviando|guardando|cargando"
-    r"|procesando|espera|un momento|borrando|eliminando)\b.{0,40}$",
-    re.IGNORECASE,
-)
-_REFUSED = re.compile(
-    r"\b(?:error|fail(?:ed|ure)?|could ?n[o']t|can ?not|can't|unable|not (?:valid|allowed|available|possible|permitted)"
-    r"|invalid|required|reject(?:ed)?|denied|declined|incorrect|wrong|missing|must|insufficient|expired|went wrong"
-    r"|(?:choose|enter|select|fill|attach|write|provide|pick|add|type|log in|sign in)\b.*\bfirst"
-    r"|please (?:choose|enter|select|fill|attach|write|provide|pick|add|type|log|sign|try|correct|check)"
-    r"|too (?:short|long|many|few|large|small)|sold out|out of stock|already (?:taken|exists|in use)|try again"
-    r"|no se (?:pudo|puede|ha podido|han podido)|no (?:es|son) v[aá]lid[oa]s?|no v[aá]lid[oa]s?|inv[aá]lid[oa]s?"
-    r"|incorrect[oa]s?|obligatori[oa]s?|requerid[oa]s?|rechazad[oa]s?|denegad[oa]s?|insuficientes?|falta[n]?|debes?"
-    r"|caducad[oa]s?|agotad[oa]s?|ya existe|no (?:est[aá]|hay) (?:disponible|saldo|existencias)|int[eé]ntalo de nuevo"
-    r"|(?:elige|escribe|selecciona|introduce|rellena|adjunta|indica|completa)\b.*\b(?:primero|antes|por favor)"
-    r"|por favor,? (?:elige|escribe|selecciona|introduce|rellena|adjunta|indica|completa|revisa))\b",
-    re.IGNORECASE,
-)
-_HEDGED = re.compile(
-    r"\b(?:(?:did|was|were|has|have|had|could|does|do|is|are|will|would) ?n(?:o|['\u2019])t\b|not (?:yet|done|saved"
-    r"|sent|been|go|gone)|hold on|on hold|nothing (?:was|were|is|has|changed|to)|no changes?|timed out|queued?"
-    r"|pending|await\w*|waiting for|(?:under|for|in) review|review (?:it|this|your)|be reviewed|will review"
-    r"|(?:try|come|check) (?:back|again)|not enough|exceed\w*|sorry|unfortunately|oops|only \w+ (?:can|may)"
-    r"|(?:needs?|requires?|required) \w+|approv(?:al|e first)|offline|unavailable|maintenance|locked|suspended|conflict"
-    r"|revert\w*|rolled back|draft|verify|verification|two-step|one moment|a moment|almost|still"
-    r"|limit (?:is|of|was|reached)|(?:over|above|reached) (?:the|your) limit|log ?in|sign ?in|code we"
-    r"|no se \w+|no (?:fue|ha|han|hay|es|tiene|tienes|puedes?|pudimos|hemos)|nada (?:ha )?cambi\w*|en cola"
-    r"|pendientes?|en espera|en revisi[oó]n|revisaremos|revisad[oa]|m[aá]s tarde|lo sent\w+|lo siento|ups"
-    r"|un momento|espere|sin (?:saldo|cambios|conexi[oó]n|guardar|enviar)|requiere\w*|necesita\w*|aprobaci[oó]n"
-    r"|bloquead[oa]|borrador|inicia sesi[oó]n|verifica\w*|l[ií]mite|todav[ií]a|a[u\u00fa]n)(?!\w)",
-    re.IGNORECASE,
-)
-"""What a page says where it has not, or not yet, done what it was asked for."""
 _NEGATED = re.compile(
     r"\b(?:not|never|nothing|none|cannot|unless|until|before|instead|will (?:be|only)|must|should|sure|nada|antes|hasta"
     r"|seguro|para)\b|n['\u2019]t\b|\?",

@@ -13,7 +13,6 @@ from typing import TYPE_CHECKING, Any
 from agent3.protocols.nlweb.browser.sdk import playwright
 from agent3.protocols.nlweb.driver import patience
 from agent3.protocols.nlweb.driver.evidence import (
-    PENDING,
     SAID,
     SHOWN,
     TROUBLE,
@@ -42,8 +41,9 @@ from agent3.protocols.nlweb.driver.sentences import Clause
 from agent3.protocols.nlweb.driver.wishes import find_beginning, find_fresh, find_menu, wish
 from agent3.protocols.nlweb.driver.wording import Token
 from agent3.protocols.nlweb.steps.actions import inside
-from agent3.sentences.consequences import CONSEQUENTIAL, find_new, has_consequences
+from agent3.sentences.consequences import has_consequences, says_more
 from agent3.sentences.lexicon import detect_language, fold
+from agent3.sentences.site_answers import PENDING
 
 if TYPE_CHECKING:
     from playwright.async_api import Dialog, ElementHandle, JSHandle, Page, Response
@@ -94,23 +94,13 @@ class Operator(Fields):
         accept = dialog.type != "prompt"
         if dialog.type in ("alert", "prompt"):
             self._alerts.append(" ".join(dialog.message[:300].split()))
-        if dialog.type == "confirm" and self._confirm is not None and self._says_more(dialog.message):
+        if dialog.type == "confirm" and self._confirm is not None and says_more(self._confirmed, dialog.message):
             try:
                 self._confirm(f"“{dialog.message[:300]}”")
             except Exception as error:  # noqa: BLE001 - raised where the press is, once the page has its answer
                 self._refusal, accept = error, False
         with suppress(playwright().Error):
             await (dialog.accept() if accept else dialog.dismiss())
-
-    def _says_more(self, question: str) -> bool:
-        """Whether a question of the page is about something that the person has not said yes to: nothing was confirmed,
-        or other consequences, or other numbers.
-        """
-        if not self._confirmed:
-            return True
-        known, asked = (frozenset(re.findall(r"\w+", fold(text))) for text in (self._confirmed, question))
-        numbers = {word for word in asked - known if word.isdigit()}
-        return bool(numbers or find_new(CONSEQUENTIAL, known, asked))
 
     async def is_loading(self) -> bool:
         """Whether the page says so, or has nothing yet."""

@@ -34,6 +34,7 @@ from agent3.protocols.nlweb.healing.scoring import Scored, Verdict, find_objecti
 from agent3.protocols.nlweb.healing.stores import MemoryStore, Store
 from agent3.protocols.nlweb.healing.templates import FilledSelector, Templates
 from agent3.protocols.nlweb.steps.locator import Awaited, Trust
+from agent3.protocols.nlweb.steps.page_reading import shows
 
 if TYPE_CHECKING:
     from playwright.async_api import Frame, JSHandle, Locator, Page
@@ -346,6 +347,10 @@ class Healer:
 
         What is found and may not be taken is looked at once more only: the page is there, and a person must decide.
         """
+        for words in self._as_filled(record).values:
+            if not await shows(page, words):
+                # What was asked for is not there: that is an answer, and nothing else is looked for in its place.
+                await own.wait_for(state="attached", timeout=max((end - time.monotonic()) * 1000, 1.0))
         another: _AnotherNow | None = None
         for round_ in count():
             search = await self._search(page, record)

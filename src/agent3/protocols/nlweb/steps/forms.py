@@ -12,6 +12,7 @@ import json
 import time
 from collections.abc import Callable, Mapping
 from typing import TYPE_CHECKING, Any
+from urllib.parse import urlsplit
 
 from msgspec import Struct, convert
 
@@ -22,9 +23,9 @@ from agent3.protocols.nlweb.steps.run_context import Place, RunContext
 from agent3.protocols.nlweb.steps.waits import ms_left
 
 if TYPE_CHECKING:
-    from playwright.async_api import Locator, Page, Request
+    from playwright.async_api import Locator, Page, Request, Response
 
-__all__ = ["FormField", "fill", "submit"]
+__all__ = ["MESSAGES", "FormField", "Traffic", "fill", "submit"]
 
 _CONTROLS = "input, select, textarea"
 _PAUSE = 0.03
@@ -62,7 +63,7 @@ _BUTTON = """element => {
   const ways = 'button:not([type]), button[type=submit], input[type=submit], input[type=image]';
   return form?.querySelector(ways) ?? null;
 }"""
-_MESSAGES = """names => {
+MESSAGES = """names => {
   const seen = one => one.checkVisibility?.() ?? true;
   const text = one => (one?.innerText ?? '').trim().slice(0, 500);
   const said = new Map();
@@ -79,7 +80,8 @@ _MESSAGES = """names => {
     .filter(one => seen(one) && text(one) && !one.querySelector(marks));
   const known = [...said.values()].join(' ');
   const others = alerts.filter(one => !known.includes(text(one)))
-    .map(one => ({text: text(one), strong: strong.test(one.getAttribute('class') ?? '')}));
+    .map(one => ({text: text(one), strong: strong.test(one.getAttribute('class') ?? ''),
+      good: /success|\\bok\\b|info/i.test(one.getAttribute('class') ?? '')}));
   const status = [...document.querySelectorAll('[role=status], output')].filter(seen).map(text).filter(Boolean);
   // The form is still shown if all of its fields are: then also a plain message next to it is about it.
   const there = names.length > 0 && names.every(name => [...document.getElementsByName(name)].some(seen));
@@ -216,7 +218,7 @@ async def submit(ctx: RunContext, place: Place, found: Locator, end: float) -> d
 
 async def _send(page: Page, place: Place, found: Locator, before: _Answer, names: list[str], end: float) -> _Answer:
     """Press the button, then wait until the page has moved, says something, or all that was asked is answered."""
-    traffic = _Traffic(page)
+    traffic = Traffic(page)
     button = (await found.evaluate_handle(_BUTTON, timeout=ms_left(end))).as_element()
     try:
         if button is not None:
@@ -249,7 +251,7 @@ async def _read_answer(place: Place, names: list[str]) -> _Answer:
     """What the page says now; while it moves to the next one, that one is waited for."""
     for _ in range(5):
         try:
-            return convert(await place.evaluate(_MESSAGES, names), _Answer, strict=False)
+            return convert(await place.evaluate(MESSAGES, names), _Answer, strict=False)
         except playwright().Error as error:
             if "destroyed" not in error.message and "navigat" not in error.message:
                 raise
@@ -257,16 +259,27 @@ async def _read_answer(place: Place, names: list[str]) -> _Answer:
     raise TargetError("After the form was sent, the page kept redirecting.")
 
 
-class _Traffic:
-    """What a page asks for from now on, pictures and beacons aside: whether something is unanswered, and since when."""
+class Traffic:
+    """What a page asks for from now on, pictures and beacons aside: whether something is unanswered, and since when.
+
+    ``refused`` are the statuses of 400 and above that were answered to what was sent; ``loads`` counts downloads.
+    """
 
     def __init__(self, page: Page):
         self._page = page
+        self.refused: list[int] = []
+        self.loads = 0
         self._open: set[Request] = set()
         self._start = self._since = time.monotonic()
-        page.on("request", self._note_request)
-        page.on("requestfinished", self._note_end)
-        page.on("requestfailed", self._note_end)
+        self._heard: tuple[tuple[str, Callable[[Any], None]], ...] = (
+            ("request", self._note_request),
+            ("requestfinished", self._note_end),
+            ("requestfailed", self._note_end),
+            ("response", self._note_response),
+            ("download", self._note_download),
+        )
+        for name, listener in self._heard:
+            page.on(name, listener)  # type: ignore[call-overload]
 
     @property
     def busy(self) -> bool:
@@ -281,9 +294,8 @@ class _Traffic:
         return time.monotonic() - self._start
 
     def end(self) -> None:
-        self._page.remove_listener("request", self._note_request)
-        self._page.remove_listener("requestfinished", self._note_end)
-        self._page.remove_listener("requestfailed", self._note_end)
+        for name, listener in self._heard:
+            self._page.remove_listener(name, listener)
 
     def _note_request(self, request: Request) -> None:
         if request.resource_type in _ANSWERS:
@@ -293,6 +305,15 @@ class _Traffic:
         if request in self._open:
             self._open.discard(request)
             self._since = time.monotonic()
+
+    def _note_response(self, response: Response) -> None:
+        asked = response.request
+        sends = asked.method not in ("GET", "HEAD") and urlsplit(asked.url).netloc == urlsplit(self._page.url).netloc
+        if response.status >= 400 and asked.resource_type in _ANSWERS and (sends or asked.is_navigation_request()):
+            self.refused.append(response.status)
+
+    def _note_download(self, _: object) -> None:
+        self.loads += 1
 
 
 def _fold(text: str) -> str:

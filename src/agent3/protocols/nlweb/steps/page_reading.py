@@ -29,7 +29,7 @@ from agent3.protocols.nlweb.steps.page_data import ask_model, find_rows, read_pa
 from agent3.protocols.nlweb.steps.run_context import Place, RunContext, Source
 from agent3.protocols.nlweb.steps.waits import ms_left
 
-__all__ = ["extract", "read_lines", "read_news"]
+__all__ = ["extract", "read_lines", "read_news", "shows"]
 
 logger = logs.get("nlweb")
 
@@ -41,9 +41,22 @@ _NEWS_SECONDS = 1.0
 _MOST_NEWS = 8
 _LONGEST_NEWS = 200
 _MOVED = ("context was destroyed", "because of a navigation", "detached")
+_HAS = """text => {
+  const plain = said => String(said).replace(/\\s+/g, ' ').toLowerCase(), page = document.documentElement;
+  const escaped = document.createElement('p');
+  escaped.textContent = text;
+  return plain(page.innerText).includes(plain(text)) || plain(page.outerHTML).includes(plain(escaped.innerHTML));
+}"""
 _CAN_GO = """([way]) => Boolean(way) && (way.checkVisibility?.() ?? true) && !way.disabled
   && way.getAttribute('aria-disabled') !== 'true'
   && !/(^|[\\s_-])(disabled|inactive)($|[\\s_-])/i.test(way.getAttribute('class') ?? '')"""
+
+
+async def shows(place: Place, text: str) -> bool:
+    """Whether a text stands anywhere on the page, also where nobody sees it; True where it cannot be read."""
+    with suppress(playwright().Error):
+        return bool(await place.evaluate(_HAS, text))
+    return True
 
 
 async def read_lines(ctx: RunContext) -> list[str]:
@@ -59,6 +72,8 @@ async def read_news(ctx: RunContext) -> list[str]:
 
     A page that has not answered yet is waited for a moment. Lines that hold what was typed in confidence are left out.
     """
+    if ctx.news:
+        return ctx.news
     end = time.monotonic() + _NEWS_SECONDS
     while (known := ctx.known) is not None:
         news = [line[:_LONGEST_NEWS] for line in await read_lines(ctx) if line not in known]

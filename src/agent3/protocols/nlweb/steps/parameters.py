@@ -64,6 +64,7 @@ def inject(
         "fields": action.fields and {name: fill.text(value) for name, value in action.fields.items()},
         "when": action.when and fill.condition(action.when),
         "until": action.until and fill.condition(action.until),
+        "verify": fill.condition(action.verify) if isinstance(action.verify, Condition) else None,
         "extract_schema": action.extract_schema and fill.schema(action.extract_schema),
     }
     return action.model_copy(update={name: value for name, value in changes.items() if value is not None})
@@ -366,7 +367,7 @@ def _template_pattern(template: str) -> re.Pattern[str]:
 
 
 def _conditions(action: NLWebAction) -> Iterator[Condition]:
-    waiting = [condition for condition in (action.when, action.until) if condition is not None]
+    waiting = [one for one in (action.when, action.until, action.verify) if isinstance(one, Condition)]
     while waiting:
         condition = waiting.pop()
         yield condition

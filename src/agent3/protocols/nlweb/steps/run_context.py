@@ -7,6 +7,7 @@ in ``workflow``.
 from __future__ import annotations
 
 import asyncio
+import re
 from collections import deque
 from collections.abc import Callable, Mapping
 from contextlib import suppress
@@ -22,6 +23,7 @@ from agent3.llm.port import LLM
 from agent3.protocols.nlweb.browser.sdk import playwright, well_formed
 from agent3.protocols.nlweb.steps.locator import Finder, SelectorFinder
 from agent3.security.sanitize import rewrite_value
+from agent3.sentences.consequences import says_more
 
 if TYPE_CHECKING:
     from playwright.async_api import Dialog, Frame, Page
@@ -67,6 +69,10 @@ class RunContext:
     memory: dict[str, Any] = field(default_factory=dict)
     known: list[str] | None = None
     """What the page said before the last press of an action that reads nothing; None for any other."""
+    news: list[str] = field(default_factory=list)
+    """What the page said to the last step that verifies what came of it."""
+    denied: list[str] = field(default_factory=list)
+    """What the page asked in dialogs of the browser that were answered with no."""
     sources: list[Source] = field(default_factory=list)
     notices: list[str] = field(default_factory=list)
     """What the running action did or met besides its steps, for its caller."""
@@ -83,6 +89,8 @@ class RunContext:
     """The step that is running, for records."""
     confirmed: bool = False
     """Whether the running action is one whose consequences are confirmed before it runs."""
+    agreed: str = ""
+    """What a person has said yes to, while it is done: a dialog that asks for no more than that gets the same yes."""
     answer: str | None = "dismiss"
     """What the next dialogs are answered with: accept, dismiss, or a text; None where somebody else answers."""
     _popups: list[Page] = field(default_factory=list)
@@ -120,8 +128,12 @@ class RunContext:
 
     def named_in(self, selector: str) -> str | None:
         """What a caller named by a parameter, where a selector looks for it by that text."""
+        quoted = [
+            one or other for one, other in re.findall(r"""\"([^"]*)\"|'([^']*)'""", selector)
+        ]  # only these are filled
+        texts = [re.sub(r"\\([0-9a-f]+) ", lambda code: chr(int(code[1], 16)), text) for text in quoted]
         said = [value for value in self.parameters.values() if isinstance(value, str) and value.strip()]
-        found = [value for value in said if value in selector and not self.passwords & {value}]
+        found = [value for value in said if not self.passwords & {value} and any(value in text for text in texts)]
         return max(found, key=len, default=None)
 
     def begin(self, parameters: Mapping[str, Any] | None = None) -> None:
@@ -129,6 +141,8 @@ class RunContext:
         self.parameters = dict(parameters or {})
         self.memory.clear()
         self.known = None
+        self.news.clear()
+        self.denied.clear()
         self.sources.clear()
         self.notices.clear()
         self.tools.clear()
@@ -199,6 +213,11 @@ class RunContext:
         if dialog.type == "beforeunload" or self.answer == "accept":
             self._run_soon(dialog.accept())
         elif self.answer == "dismiss":
+            if dialog.type == "confirm" and self.agreed and not says_more(self.agreed, dialog.message):
+                self._run_soon(dialog.accept())
+                return
+            if dialog.type in ("confirm", "prompt"):
+                self.denied.append(self.dialogs[-1])
             self._run_soon(dialog.dismiss())
         else:
             self._run_soon(dialog.accept(self.answer))

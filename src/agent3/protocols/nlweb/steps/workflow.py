@@ -17,6 +17,7 @@ from agent3.errors import (
     CallTimeout,
     ElementMissing,
     MalformedResponse,
+    NotOnPage,
     TargetError,
     TargetRefused,
     Unavailable,
@@ -24,7 +25,7 @@ from agent3.errors import (
 )
 from agent3.observe import logs
 from agent3.protocols.nlweb.browser.sdk import playwright
-from agent3.protocols.nlweb.steps import webmcp
+from agent3.protocols.nlweb.steps import page_reading, webmcp
 from agent3.protocols.nlweb.steps.actions import YIELDING
 from agent3.protocols.nlweb.steps.parameters import (
     check_parameters,
@@ -61,7 +62,7 @@ _MOST_ITEMS = 1000
 _MOST_DONE = 200
 _ONLY_THE_FRAME = {
     "selector": None, "value": None, "wait_for": None, "next": None, "fields": None, "when": None, "until": None,
-    "extract_schema": None,
+    "extract_schema": None, "verify": None,
 }  # fmt: skip
 
 
@@ -102,7 +103,10 @@ async def run(
     await _afterwards(ctx.finder.end(ok=True), "what was learnt of its elements")
     if ctx.snapshots is not None:
         await _afterwards(ctx.snapshots.end(ctx.page.context, private=ctx.private), "its trace")
-    return ctx.without_secrets(_to_result(results))
+    result = _to_result(results)
+    if result is None and ctx.news and (info is None or info.output_schema is None):
+        result = {"done": name, "page": ctx.page.url.partition("?")[0].partition("#")[0], "seen": ctx.news}
+    return ctx.without_secrets(result)
 
 
 async def single(ctx: RunContext, action: NLWebAction, perform: Perform, seconds: float = 60.0) -> Any:
@@ -219,7 +223,9 @@ class _Run:
 
         secrets = reveal_secret if ctx.secrets is not None else None
         filled = inject(step, ctx.values, label, secrets=secrets)
-        if step.retries is not None:
+        if step.verify is not None:
+            tries = 1  # it was done, whatever the page shows of it
+        elif step.retries is not None:
             tries = 1 + step.retries
         elif step.action_type is ActionType.NAVIGATE:
             tries = 1 + _NAVIGATION_RETRIES
@@ -263,8 +269,13 @@ class _Run:
             error.message += " A popup has opened: if the step belongs in it, add popup: true to the previous step."
             error.args = (error.message,)
         if isinstance(error, ElementMissing) and (named := ctx.named_in(str(error.data.get("selector")))):
-            error.message = f"{named[:200]!r} was not found on the page. {error.message}"
-            error.args = (error.message,)
+            if await page_reading.shows(ctx.page, named):
+                error.message = f"{named[:200]!r} was not found on the page. {error.message}"
+                error.args = (error.message,)
+            else:
+                where = ctx.page.url.partition("?")[0].partition("#")[0]
+                details = {"step": label, "named": named[:200], "page": where}
+                error = NotOnPage(f"{named[:200]!r} was not found on the page {where}", data=details)
         if ctx.snapshots is not None:
             hidden = ctx.used_secrets | ctx.passwords
             taking = ctx.snapshots.take(ctx.page, error, label, tuple(self._done), hidden, private=ctx.private)

@@ -38,7 +38,7 @@ from agent3.protocols.nlweb.browser.chromium import Chrome, close_in_time
 from agent3.protocols.nlweb.browser.proxy import GuardedProxy
 from agent3.protocols.nlweb.browser.sandbox import Guard, NLWebSandbox, Overrides, Resolver, host_and_port
 from agent3.protocols.nlweb.browser.sdk import playwright, well_formed
-from agent3.protocols.nlweb.steps import page_reading, workflow
+from agent3.protocols.nlweb.steps import page_reading, verifying, workflow
 from agent3.protocols.nlweb.steps.actions import STEPS, go, inside
 from agent3.protocols.nlweb.steps.locator import Awaited, Finder, SelectorFinder
 from agent3.protocols.nlweb.steps.parameters import describe
@@ -295,6 +295,8 @@ class Session:
         margin = _MARGIN
         if action.action_type is ActionType.EXTRACT and self.ctx.llm is not None:
             margin += _MODEL_SECONDS
+        if action.verify is not None:
+            margin += verifying.SECONDS
         refusals, failures, touched = self.proxy.refusals, self.proxy.failures, self.touched
         failure: Agent3Error
         try:
@@ -351,10 +353,13 @@ class Session:
         end = time.monotonic() + seconds
         self.touched |= action.action_type not in READING
         self._awaited = action.selector
-        if self.tells and action.action_type in _PRESSING:
+        if self.tells and action.verify is None and action.action_type in _PRESSING:
             self.ctx.known = await page_reading.read_lines(self.ctx)
         try:
-            result = await STEPS[action.action_type](self.ctx, action, ms_left(end))
+            step = STEPS[action.action_type]
+            if action.verify is not None:
+                step = verifying.verified(step)
+            result = await step(self.ctx, action, ms_left(end))
         except playwright().Error as error:
             # An extraction that meets the page on its way to the next one reads that one instead.
             if action.action_type is not ActionType.EXTRACT or not _MOVED.search(error.message):
