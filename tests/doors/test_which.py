@@ -228,6 +228,10 @@ def test_an_answer_may_be_a_sentence_and_one_that_says_nothing_is_asked_again(ga
     declined = gateway.call("desk", VAGUE).json["job"]
     told = gateway.post(f"/v1/calls/{declined}/answer", {"answers": {"capability": {"action": "decline"}}}).json
     assert told["errorCode"] == "declined"
+    for said, code in (("olvídalo", "declined"), ("not yet", None), ("the second one", None)):
+        told = gateway.post(f"/v1/calls/{gateway.call('desk', VAGUE).json['job']}/answer", {"message": said}).json
+        assert told.get("errorCode") == code
+        assert said != "the second one" or told["result"] == f"{NAMES[1]} of {VAGUE}"
 
 
 def test_of_very_many_the_closest_are_listed_and_any_can_be_named(gateway: Hosted) -> None:
@@ -275,7 +279,7 @@ def test_what_a_caller_may_not_call_is_neither_listed_nor_chosen(
         asked = ada.call("desk", VAGUE).json
         assert asked["questions"][0]["schema"]["enum"] == NAMES
         answer = f"/v1/calls/{asked['job']}/answer"
-        for name in ("secret", "nothing"):  # whether it is there is not told
+        for name in ("secret", "xyzzy"):  # whether it is there is not told
             again = ada.post(answer, {"message": name}).json
             assert again["questions"][0]["text"].endswith(f"(invalid: '{name}')")
         # The question was no call: the only one of this minute is still to be had.

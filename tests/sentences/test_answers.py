@@ -16,6 +16,7 @@ from agent3.protocols.a2a.door.projection import answers_to
 from agent3.protocols.a2a.wire.types import Message, Part, Role
 from agent3.protocols.nlweb.ask.door import parse_answers
 from agent3.sentences import FREE_TEXT, Forbidden, free_text, judge_answer, judge_words
+from agent3.sentences.answers import find_listed
 from agent3.server.build import build
 from agent3.settings import Settings, Storage
 
@@ -236,6 +237,19 @@ WHO, ANY = Question("q1", "Which topping?", NAME), Question("q1", "Any allergies
 )  # fmt: skip
 def test_words_are_judged_by_what_the_question_wants(question: Question, said: str, judged: str | None) -> None:
     assert judge_words(ORDER, question, said) == judged
+
+
+@pytest.mark.parametrize(
+    ("said", "meant"),
+    [
+        ("1", 0), ("the first", 0), ("2.", 1), ("the second one, please", 1), ("la segunda", 1), ("el tercero", 2),
+        ("number 3", 2), ("la opción 2", 1), ("the last one", 2), ("refund order", 1), ("Track a parcel", 2),
+        ("cancel-order", 0), ("4", None), ("0", None), ("the refund of 2 orders", None), ("no", None), ("", None),
+    ],
+)  # fmt: skip
+def test_one_of_a_list_is_meant_by_its_name_its_title_or_its_place(said: str, meant: int | None) -> None:
+    names, titles = ["cancel_order", "refund_order", "track"], ["Cancel", "Refund", "Track a parcel"]
+    assert find_listed(names, said, titles) == meant
 
 
 MESSAGE = {"type": "object", "properties": {"message": NAME}, "required": ["message"]}

@@ -49,6 +49,7 @@ from agent3.gateway.which import (
     is_undecided,
     listed_in,
     read_choice,
+    refuses,
     said_in,
     undecided,
 )
@@ -72,7 +73,9 @@ from agent3.schema import nearest
 from agent3.schema.coercion import in_words
 from agent3.security.access import may_operate
 from agent3.security.limits import RateLimiter
-from agent3.sentences.questions import AGAIN
+from agent3.sentences.answers import find_listed
+from agent3.sentences.lexicon import detect_language
+from agent3.sentences.questions import AGAIN, decline
 from agent3.storage.audit import record_change
 
 __all__ = ["UNREACHABLE", "CallRequest", "Caller", "Gateway", "OnUse", "response", "status_of"]
@@ -523,11 +526,14 @@ class Gateway:
         """What the answer to the question of ``start`` chooses; the question again, where that is not clear."""
         call, question = job.call, job.questions[0]
         answer = answers.get(question.id)
-        if answer is not None and answer.action != "accept":
-            return failed_by(Declined(f"{call.agent}: the question was not answered, and nothing was done."))
         said = said_in(answer) if answer is not None else ""
+        if answer is not None and (answer.action != "accept" or refuses(question, said)):
+            return failed_by(Declined(f"{call.agent}: {decline(question, detect_language(question.text))}"))
         known: dict[str, Target] = {}
-        for name in (said, *listed_in(job.state)):  # said may name one that was not listed
+        listed = listed_in(job.state)
+        if (place := find_listed(listed, said)) is not None:  # of what was shown, whatever may still be called
+            said = listed[place]
+        for name in (said, *listed):  # said may name one that was not listed
             with suppress(CapabilityNotFound):
                 target = await self.core.runner.target(call.agent, name)
                 if self.may_call(call.principal, *target):

@@ -14,6 +14,7 @@ from msgspec.structs import replace
 
 from agent3.directory.choice import choose, index_capabilities
 from agent3.model import Agent, Answer, Capability, Needs, Part, Question, one_line
+from agent3.sentences.answers import find_listed, judge_words
 from agent3.sentences.lexicon import detect_language
 from agent3.sentences.tokens import LONGEST
 
@@ -25,6 +26,7 @@ __all__ = [
     "is_undecided",
     "listed_in",
     "read_choice",
+    "refuses",
     "said_in",
     "undecided",
     "write_question",
@@ -101,17 +103,26 @@ def said_in(answer: Answer) -> str:
     data = answer.data
     if isinstance(data, Mapping) and set(data) == {QUESTION}:  # a form with one field
         data = data[QUESTION]
+    if isinstance(data, int) and not isinstance(data, bool):  # the place in the list
+        return str(data)
     return data.strip() if isinstance(data, str) else ""
+
+
+def refuses(question: Question, said: str) -> bool:
+    """Whether an answer drops the matter, and names nothing."""
+    return judge_words(_NOTHING, question, said) == "refused"
+
+
+_NOTHING = Capability(name="")
 
 
 def read_choice(listed: Sequence[Capability], said: str, now: float) -> tuple[Capability, tuple[Part, ...]] | None:
     """The listed capability that an answer means, and what it adds to the message; None where that is not clear.
 
-    A sentence that chooses is also part of what the caller wants; a mere name is not.
+    A sentence that chooses is also part of what the caller wants; a name, a title or a place in the list is not.
     """
-    plain = said.casefold()
-    for one in listed:
-        if plain in (one.name.casefold(), (one.title or one.name).casefold()):
-            return one, ()
+    names, titles = [one.name for one in listed], [one.title or one.name for one in listed]
+    if (place := find_listed(names, said, titles)) is not None:
+        return listed[place], ()
     best = choose(index_capabilities(listed), listed, said, now) if said else None
     return None if best is None else (best, (Part(text=said),))

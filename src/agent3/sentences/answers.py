@@ -7,7 +7,7 @@ value, unless they are quoted or are among the choices of the question. Input gi
 from __future__ import annotations
 
 import re
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from typing import Any, Literal
 
 from agent3.model import Capability, Question
@@ -26,7 +26,7 @@ from agent3.sentences.prohibitions import (
 from agent3.sentences.slots import form_of, kind_of
 from agent3.sentences.tokens import LONGEST
 
-__all__ = ["Verdict", "drops_request", "is_choice", "judge_answer", "judge_words"]
+__all__ = ["Verdict", "drops_request", "find_listed", "is_choice", "judge_answer", "judge_words"]
 
 Verdict = Literal["refused", "open"]
 """Why words are no value: they end the matter, or they leave it open and the question is put again."""
@@ -55,6 +55,59 @@ def is_choice(question: Question, said: str) -> bool:
     """Whether an answer is one of the choices that its question offers, or yes or no to one that wants just that."""
     plain = said.strip().casefold()
     return any(str(choice).casefold() == plain for choice in choices(question.schema))
+
+
+def find_listed(names: Sequence[str], said: str, titles: Sequence[str] = ()) -> int | None:
+    """Which of the things that were listed an answer means: by its name or title, or by its place, "1", "the second".
+
+    None where that is not clear.
+    """
+    plain = _bare(said)
+    for known in (names, titles):
+        found = [number for number, one in enumerate(known) if _bare(one) == plain]
+        if plain and len(found) == 1:
+            return found[0]
+    if (digits := _PLACE.fullmatch(plain)) is not None:
+        place = int(digits[1])
+    elif plain in _LAST:
+        place = len(names)
+    else:
+        place = _ORDINALS.get(plain, 0)
+    return place - 1 if 0 < place <= len(names) else None
+
+
+def _bare(said: str) -> str:
+    """A name or a place without its punctuation, its article and what is said around it: "the second one, please"."""
+    plain = " ".join(re.sub(r"[^\w]+|_", " ", fold(said[:_LONGEST_QUESTION])).split())
+    return _AROUND.sub("", _BEFORE.sub("", plain)).strip()
+
+
+_BEFORE = re.compile(
+    r"^(?:(?:i (?:mean|meant|want|choose|pick)|please|ok|yes|use|take|quiero|elijo|por favor|si|vale|pues)\b ?)*"
+    r"(?:(?:the|el|la|lo|las|los)\b ?)?(?:(?:number|no|nr|option|numero|num|opcion|tool|herramienta)\b ?)*"
+)
+_AROUND = re.compile(r"(?: (?:one|option|tool|opcion|herramienta|please|thanks|por favor|gracias|de la lista))+$")
+_PLACE = re.compile(r"(\d{1,3})(?:st|nd|rd|th|a|o)?")
+_ORDINALS = {
+    word: number
+    for number, several in enumerate(
+        (
+            "first one uno una primero primera primer",
+            "second two dos segundo segunda",
+            "third three tres tercero tercera tercer",
+            "fourth four cuatro cuarto cuarta",
+            "fifth five cinco quinto quinta",
+            "sixth six seis sexto sexta",
+            "seventh seven siete septimo septima",
+            "eighth eight ocho octavo octava",
+            "ninth nine nueve noveno novena",
+            "tenth ten diez decimo decima",
+        ),
+        1,
+    )
+    for word in several.split()
+}
+_LAST = frozenset({"last", "ultimo", "ultima"})
 
 
 def judge_answer(name: str, definition: Mapping[str, Any], said: str) -> Verdict | None:

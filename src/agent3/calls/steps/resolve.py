@@ -36,7 +36,7 @@ from agent3.sentences import (
     judge_words,
     read,
 )
-from agent3.sentences.answers import Verdict, drops_request, is_choice
+from agent3.sentences.answers import Verdict, drops_request, find_listed, is_choice
 from agent3.sentences.lexicon import Language, detect_language, fold, is_action, meanings
 from agent3.sentences.questions import (
     AGAIN,
@@ -311,6 +311,8 @@ class Resolve(Step):
             elif judged == "open":
                 del heard[question.id]
                 again.append(question)
+            elif (listed := _read_place(question, answer)) is not None:
+                heard[question.id] = replace(answer, data=listed)
         if again or heard != call.answers:
             # Kept so: a function that is run again from the top must not find the words as a value.
             call.live.answers = heard
@@ -393,6 +395,15 @@ def _judge(capability: Capability, question: Question, answer: Answer, said: Any
     if question.id == CONFIRM:
         return "refused" if drops_request(capability, words) else None
     return judge_words(capability, replace(question, id="message") if question.id == AGAIN else question, words)
+
+
+def _read_place(question: Question, answer: Answer) -> Any:
+    """The option that an answer means by its place in the list that its question shows: "1", "the second"."""
+    options = (question.schema or {}).get("enum")
+    if "\n- " not in question.text or not isinstance(options, list) or not isinstance(answer.data, str):
+        return None
+    place = None if answer.exact else find_listed([str(option) for option in options], answer.data)
+    return None if place is None else options[place]
 
 
 def _as_input(capability: Capability, said: Any) -> dict[str, Any] | None:
