@@ -34,6 +34,7 @@ __all__ = [
     "is_translation",
     "meanings",
     "same_stem",
+    "things",
     "to_concept",
     "to_concepts",
     "ways_to_say",
@@ -292,6 +293,12 @@ def is_translation(word: str, other: str) -> bool:
     """Whether the dictionary has a word, folded, or what it is a form of, as the Spanish for another."""
     english = {one for form in base_forms(word) for one in _ENGLISH_OF.get(form, ())}
     return word != other and not english.isdisjoint(base_forms(other))
+
+
+@lru_cache(maxsize=20_000)
+def things(word: str) -> frozenset[str]:
+    """What a word, folded, may mean as a noun: "the file" is a document, whatever "to file" may mean."""
+    return frozenset(one for one in meanings(word) if one == word or one not in _VERBS)
 
 
 @lru_cache(maxsize=20_000)

@@ -8,7 +8,17 @@ from __future__ import annotations
 from dataclasses import dataclass
 
 from agent3.sentences.announcements import DETERMINERS, TAIL, TELLING, WRITING_DOWN, Scene, row_at, row_length, rows
-from agent3.sentences.lexicon import BROAD, EMPTY, base_forms, is_action, is_cognate, is_known, same_stem
+from agent3.sentences.lexicon import (
+    BROAD,
+    EMPTY,
+    base_forms,
+    is_action,
+    is_cognate,
+    is_common,
+    is_known,
+    same_stem,
+    things,
+)
 from agent3.sentences.slots import EXCLUDING, RECORDS, Form
 from agent3.sentences.tokens import FORBIDDING, is_sign
 
@@ -158,6 +168,27 @@ def _names_capability(scene: Scene, index: int) -> bool:
     """Whether what the capability is about comes next: "as a contact"."""
     at = scene.past_articles[min(index, len(scene.tokens))]
     return at < len(scene.tokens) and bool((scene.tokens[at].means - BROAD) & scene.form.named)
+
+
+def _is_other_thing(scene: Scene, index: int) -> bool:
+    """Whether a noun behind the verb is a thing that a capability that acts has nothing to do with.
+
+    "Send the file" sends no draft, though to file, to report and to draft something mean much the same. What only says
+    again what is done, such as "make a payment", is no thing.
+    """
+    tokens, form = scene.tokens, scene.form
+    before = tokens[index - 1] if index else tokens[index]
+    if form.reading or index <= scene.verb or not (before.plain in DETERMINERS or index == scene.verb + 1):
+        return False
+    verb, noun = tokens[scene.verb], tokens[index]
+    if not verb.means & form.verbs or verb.plain in _LIGHT_VERBS or not is_common(noun.plain):
+        return False
+    if things(noun.plain) & form.objects:
+        return False
+    return not any(
+        same_stem(noun.plain, word) or is_cognate(noun.plain, word) or noun.plain[:4] == word[:4]
+        for word in (*form.told_words, *(noun.means & form.verbs))
+    )
 
 
 def _takes_days(form: Form) -> bool:
@@ -330,6 +361,8 @@ def pass_over(scene: Scene, index: int) -> Pass | None:
             return None
         looks = form.reading and (token.plain in _RETRIEVING or means & _LOOKING or (means - BROAD) & form.told)
         return Pass(here, 0.0, "capability", anchors=True) if fits or looks or token.plain in _WANTING else None
+    if _is_other_thing(scene, index):
+        return None
     if means & form.named and (token.plain not in _COSTLY or index == 0):
         return Pass(here, 0.0, "capability", anchors=not form.undoes or bool(means & form.verbs))
     if token.plain in _WANTING:

@@ -13,7 +13,7 @@ from itertools import pairwise
 from typing import Any, Literal
 
 from agent3.model import Capability
-from agent3.sentences.lexicon import BROAD, EMPTY, fold, is_action, meanings, ways_to_say
+from agent3.sentences.lexicon import BROAD, EMPTY, fold, is_action, meanings, things, ways_to_say
 from agent3.sentences.spans import NUMBER_NAMES
 from agent3.sentences.synonyms import CURRENCIES, LANGUAGES, UNITS
 
@@ -152,6 +152,8 @@ class Form:
     """It looks something up and changes nothing, by its hints or by its name."""
     unreadable: tuple[str, ...] = ()
     """Required parameters that no sentence can fill."""
+    objects: frozenset[str] = frozenset()
+    """Meanings as nouns of the words of its name, its description and its parameters: what it may be done to."""
     hyphenated: frozenset[str] = frozenset()
     """Words of its description such as "to-do"."""
     choices: frozenset[str] = frozenset()
@@ -292,6 +294,16 @@ def _make_form(capability: Capability, agent: str) -> Form:
         frozenset(fold(name) for name in re.findall(r"(?<=[a-z,] )[A-Z][A-Za-z]+", capability.description[:600])),
         reading,
         tuple(unreadable),
+        frozenset().union(
+            *map(things, name_words),
+            *map(things, told_words),
+            *map(things, re.findall(r"[a-z]{3,}", fold(capability.description[:600]))),
+            *(
+                things(word)
+                for slot in slots
+                for word in (*slot.words, *re.findall(r"[a-z]{3,}", fold(slot.described)))
+            ),
+        ),
         frozenset(re.findall(r"[a-z]+(?:-[a-z]+)+", fold(capability.description[:600]))),
         frozenset(
             word for slot in slots for _, ways in slot.options for (word, *rest) in filter(None, ways) if not rest
