@@ -17,6 +17,7 @@ from agent3.protocols.a2a.wire.types import Message, Part, Role
 from agent3.protocols.nlweb.ask.door import parse_answers
 from agent3.sentences import FREE_TEXT, Forbidden, free_text, judge_answer, judge_words
 from agent3.sentences.answers import find_listed
+from agent3.sentences.lexicon import detect_language
 from agent3.server.build import build
 from agent3.settings import Settings, Storage
 
@@ -250,6 +251,28 @@ def test_words_are_judged_by_what_the_question_wants(question: Question, said: s
 def test_one_of_a_list_is_meant_by_its_name_its_title_or_its_place(said: str, meant: int | None) -> None:
     names, titles = ["cancel_order", "refund_order", "track"], ["Cancel", "Refund", "Track a parcel"]
     assert find_listed(names, said, titles) == meant
+
+
+@pytest.mark.parametrize(
+    ("said", "language"),
+    [
+        ("Ejecuta la consulta \"SELECT count(*) FROM pedidos\".", "es"), ("¿Me lees docs/intro.md?", "es"),
+        ("factura 300 EUR", "es"), ("avisa a Ana", "es"), ("turno noche Ana domingo", "es"), ("quita alarma", "es"),
+        ("Rename the project to «Casa nueva»", "en"), ("book a table for two", "en"), ("page Ann", "en"), ("Ana", "en"),
+    ],
+)  # fmt: skip
+def test_a_language_is_known_by_the_words_that_only_it_has(said: str, language: str) -> None:
+    assert detect_language(said) == language
+
+
+@pytest.mark.parametrize("said", ["no sé", "ni idea", "¿quién?"])
+def test_a_conversation_stays_in_the_language_in_which_it_began(said: str) -> None:
+    outcome, _ = talk("pay", "pay 50 dollars", said)
+    assert isinstance(outcome, Needs)
+    assert outcome.questions[0].text.startswith("What is recipient?")
+    refused, _ = talk("pay", "paga 50 dólares", said, "cancel")
+    assert isinstance(refused, Failed)
+    assert "No se ha hecho nada" in refused.message
 
 
 MESSAGE = {"type": "object", "properties": {"message": NAME}, "required": ["message"]}

@@ -3,12 +3,14 @@
 from __future__ import annotations
 
 import asyncio
+from datetime import datetime
 
 import pytest
 
 from agent3 import Context, LocalAgent
 from agent3.gateway import Caller, CallRequest
-from agent3.model import LOCAL, Done, Failed, Needs, Outcome
+from agent3.model import LOCAL, Capability, Done, Failed, Needs, Outcome
+from agent3.sentences import Ask, Understood, read
 from agent3.server.build import build
 from agent3.settings import Settings, Storage
 
@@ -80,6 +82,13 @@ def test_a_bare_value_after_a_verb_that_was_not_understood_is_confirmed_with_wha
             assert done == ["/tmp/a.txt"]
 
     asyncio.run(story())
+
+
+@pytest.mark.parametrize("message", ["send the file", "envía el informe", "submit the report", "send my letter"])
+def test_a_thing_that_a_capability_has_nothing_to_do_with_stops_it(message: str) -> None:
+    draft = Capability(name="send_draft", description="Send the last draft.", input_schema={"type": "object"})
+    assert isinstance(read(draft, message, datetime(2026, 11, 16)), Ask)
+    assert isinstance(read(draft, "send the draft", datetime(2026, 11, 16)), Understood)
 
 
 def bank(done: list[tuple[str, float]]) -> LocalAgent:

@@ -17,7 +17,7 @@ from agent3.schema.compiler import (
     compiled,
     once,
 )
-from agent3.schema.explain import Fault, nearest
+from agent3.schema.explain import Fault, json_type, nearest
 from agent3.schema.function_schema import FunctionSchema, arguments, from_function
 
 __all__ = [
@@ -33,6 +33,7 @@ __all__ = [
     "compile",
     "compiled",
     "from_function",
+    "json_type",
     "nearest",
     "once",
 ]

@@ -20,7 +20,7 @@ import msgspec
 
 from agent3.errors import Agent3Error, TooLarge, ValidationError
 from agent3.schema.bounds import LIMITS, Limits, Path, find_foreign, measure, render
-from agent3.schema.explain import REGEX, Fault, explain, shorten, summary
+from agent3.schema.explain import REGEX, Fault, explain, json_type, shorten, summary
 
 __all__ = ["SCHEMA_LIMITS", "Schema", "SchemaLimits", "compile", "compiled", "once"]
 
@@ -216,7 +216,7 @@ compiled = once(compile)
 
 def _encode(definition: object, encoder: msgspec.json.Encoder) -> bytes:
     if not isinstance(definition, Mapping):
-        raise ValidationError(f"A schema must be an object, got {type(definition).__name__}")
+        raise ValidationError(f"A schema must be an object, got {json_type(definition)}")
     try:
         return encoder.encode(definition if isinstance(definition, dict) else dict(definition))
     except RecursionError:

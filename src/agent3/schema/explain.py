@@ -20,7 +20,7 @@ import jsonschema_rs
 
 from agent3.schema.bounds import Path, render
 
-__all__ = ["REGEX", "Fault", "explain", "nearest", "shorten", "summary"]
+__all__ = ["REGEX", "Fault", "explain", "json_type", "nearest", "shorten", "summary"]
 
 REGEX = jsonschema_rs.RegexOptions(size_limit=1 << 20, dfa_size_limit=1 << 20)
 """The linear engine; a pattern that needs more than 1 MiB compiled is refused."""
@@ -250,9 +250,18 @@ class _Walk:
         return Fault(render(path, 64), f"{self.name(path)} {problem}", expected, shorten(value), near)
 
     def type_fault(self, path: Path, expected: str, value: Any) -> Fault:
-        got = type(value).__name__
+        got = json_type(value)
         message = f"{self.name(path)} has invalid type. Expected {expected}, got {got}"
         return Fault(render(path, 64), message, expected, got, kind="type")
+
+
+def json_type(value: Any) -> str:
+    """What JSON calls the type of a value; the name of its class where it is none of JSON."""
+    if isinstance(value, bool):
+        return "boolean"
+    names = ((str, "string"), (int, "integer"), ((float, Decimal), "number"), ((list, tuple), "array"))
+    found = next((name for kind, name in names if isinstance(value, kind)), None)
+    return found or ("object" if isinstance(value, Mapping) else "null" if value is None else type(value).__name__)
 
 
 def _join_types(types: Any) -> str:

@@ -148,9 +148,14 @@ _SPANISH = frozenset(
     "mañana hoy próximo próxima que al quiero ver vuelo vuelos ningún ninguna nada nunca está están sí "
     "vale qué cuál cómo crea crees borra borres pon haz hagas cancela canceles olvídalo déjalo gracias "
     "sin titulado durante sobre entre como cuando cuánto cuánta cuántos dónde a quien lo le les se su sus tu tus este "
-    "esta estos estas ese esa muy más menos o también ya todos todas".split()
+    "esta estos estas ese esa muy más menos o también ya todos todas si pero porque hazlo hazme dame dime ponme ponte "
+    "necesito necesitamos ayuda ahora luego ayer anoche nadie nada nunca jamás mejor tampoco todavía aún otra otro "
+    "otras otros vez veces dos tres cuatro cinco seis siete ocho nueve diez lunes martes miércoles jueves viernes "
+    "sábado domingo enero febrero abril junio julio agosto septiembre octubre noviembre diciembre noche tarde semana "
+    "mes hora horas minutos".split()
 )
 _SHARED = frozenset("a me no en".split())
+_NO_VERBS = frozenset("circular popular regular celular titular azucar estandar".split())
 _ENGLISH_VERBS = frozenset(
     "create make add open send post write set update change move rename delete remove cancel get show find search list "
     "read run start stop schedule book order buy pay invite assign merge close upload download give tell put take "
@@ -187,12 +192,39 @@ def to_concepts(text: str) -> list[str]:
 
 
 def detect_language(text: str) -> Language:
-    """English, unless there are more Spanish words in it."""
-    said = re.findall(r"\w+", text.casefold())
-    spanish = sum(word in _SPANISH for word in said) + any(mark in text for mark in "¿¡ñ")
-    spanish += bool(said) and said[0] not in _ENGLISH_VERBS and bool(re.search("[áéíóú]", text))
-    spanish += bool(said) and _is_spanish_verb(fold(said[0]))
-    return "es" if spanish > sum(word in _ENGLISH for word in said) else "en"
+    """English, unless there are more Spanish words in it. What is quoted, and an address, tells nothing."""
+    plain = _TELLS_NOTHING.sub(" ", text[:_LONGEST_TOLD])
+    said = re.findall(r"[^\W\d_]+", plain.casefold())
+    spanish = 2 * any(mark in plain for mark in "¿¡ñ")
+    english = 0
+    for number, word in enumerate(said):
+        if word in _SHARED:
+            continue
+        if word in _SPANISH or fold(word) in _SPANISH_PLAIN:
+            spanish += 2
+        elif word in _ENGLISH:
+            english += 2
+        elif word in _ENGLISH_VERBS:
+            english += 2 if number == 0 else 1
+        elif _is_spanish_word(word):
+            spanish += 1
+        elif word in _ENGLISH_HEADS or word in _ENGLISH_ACTIONS:
+            english += 1
+    spanish += bool(said) and said[0] not in _ENGLISH_VERBS and bool(re.search("[áéíóú]", plain))
+    return "es" if spanish > english else "en"
+
+
+_LONGEST_TOLD = 2_000
+_TELLS_NOTHING = re.compile(r"\"[^\"]*\"|“[^”]*”|«[^»]*»|`[^`]*`|\S+[@/\\]\S+|\S*[\d_]\S*")
+
+
+@lru_cache(maxsize=20_000)
+def _is_spanish_word(word: str) -> bool:
+    """Whether the dictionary has a word, in small letters, as Spanish, and not as English too."""
+    plain = fold(word)
+    if plain in _SPANISH_NOUNS:
+        return True
+    return _is_spanish_verb(plain)
 
 
 def is_english(text: str, verb: str) -> bool:
@@ -264,6 +296,20 @@ _ENGLISH_ACTIONS = _VERBS | {_members[0] for _members in (*_entries(NOUNS), *_en
 _SPANISH_VERBS = {
     _word for _members in _entries(VERBS) for _word in _members[1:] if _word.endswith(("ar", "er", "ir"))
 } - _ENGLISH_ACTIONS
+_ENGLISH_HEADS = {_members[0] for _members in _entries(f"{MEANINGS};{NOUNS};{VERBS}")}
+_SPANISH_VERBS |= {
+    _word
+    for _members in _entries(MEANINGS)
+    for _word in _members[1:]
+    if re.fullmatch(r"[a-z]{3,}(?:[^ei]ar|ir)", _word) and _word not in _ENGLISH_HEADS | _ENGLISH_ACTIONS | _NO_VERBS
+}
+_SPANISH_PLAIN = frozenset(fold(_word) for _word in _SPANISH)
+_SPANISH_NOUNS = {
+    _word
+    for _members in _entries(NOUNS)
+    for _word in _members[1:]
+    if "_" not in _word and _word not in _ENGLISH_ACTIONS
+} - _ENGLISH_HEADS
 _ENCLITIC = re.compile(r"(?<=\w{3})(?:(?:me|te|se|nos)(?:l[oae]s?)?|l[oae]s?)$")
 
 

@@ -89,7 +89,7 @@ def quote_it(language: Language) -> str:
     return "that is no answer; if it is, put it in quotes"
 
 
-_REPROACH = re.compile(r" \((?:not taken|no vale): ")
+_REPROACH = re.compile(r" \((?:invalid|no válido|not taken|no vale): ")
 
 
 def explain_fault(question: Question, value: Any, language: Language) -> str | None:

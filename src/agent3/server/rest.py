@@ -34,6 +34,7 @@ from agent3.gateway.reports import Reports, to_csv
 from agent3.gateway.routes import RouteBook
 from agent3.model import Price, Principal, encode
 from agent3.observe.logs import get as logger
+from agent3.schema import json_type
 from agent3.security.access import require_operator
 from agent3.server.call_stream import stream_call
 from agent3.server.openapi import document
@@ -123,7 +124,7 @@ class Rest:
         raw = await jsonrpc.read_body(request.receive, self._settings.max_body, self._settings.body_seconds)
         body = jsonrpc.decode(raw or b"{}", self._limits)
         if not isinstance(body, dict):
-            raise ValidationError(f"The body must be a JSON object, got {type(body).__name__}.")
+            raise ValidationError(f"The body must be a JSON object, got {json_type(body)}.")
         return body
 
     # The verbs

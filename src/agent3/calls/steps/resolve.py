@@ -149,25 +149,27 @@ class Resolve(Step):
         if not isinstance(whole, dict) and call.entry != "start" and known is None:
             whole = {}  # a turn that goes on with what its target keeps
         if isinstance(whole, Forbidden):
-            return self._refuse(whole)
+            return self._refuse(whole, known)
         if whole and known is not None:
             # What was said first was not understood: that this is wanted at all is a guess.
             whole = {**known.input, **whole}
-            return self._confirm(call, _Open(whole, [*whole], detect_language(message)))
+            return self._confirm(call, _Open(whole, [*whole], known.language))
         if whole is not None:
             return replace(call, input=whole)
         return self._read_sentence(call, message, agent, known)
 
-    def _refuse(self, reading: Forbidden) -> Outcome:
+    def _refuse(self, reading: Forbidden, known: _Open | None = None) -> Outcome:
+        """Why nothing is done, in the language in which the conversation began."""
         self._sentences.inc(("forbidden",))
-        return failed_by(Declined(refuse(reading.why, reading.language), data={"reason": reading.why}))
+        language = reading.language if known is None else known.language
+        return failed_by(Declined(refuse(reading.why, language), data={"reason": reading.why}))
 
     async def _read_sentence(self, call: Call, message: str, agent: str, known: _Open | None) -> Call | Outcome:
         """The same for what has to be read word by word: in a thread, for it takes tens of milliseconds."""
         capability, now = call.live.capability, datetime.fromtimestamp(self._env.now())  # noqa: DTZ006 - the user's day
         reading = await asyncio.to_thread(read, capability, message, now, agent=agent)
         if isinstance(reading, Forbidden):
-            return self._refuse(reading)
+            return self._refuse(reading, known)
         if known is not None:
             reading = await asyncio.to_thread(self._join, capability, known, message, reading)
         if isinstance(reading, Ask) and self._propose is not None:

@@ -5,6 +5,7 @@ An answer that does not fit is asked for again; the answers that fit are kept.
 
 from __future__ import annotations
 
+import re
 from collections.abc import Callable
 from contextlib import suppress
 
@@ -15,8 +16,10 @@ from agent3 import schema
 from agent3.calls.outcomes import failed_by
 from agent3.calls.step import Aim, Entered, Stage, Step
 from agent3.errors import Agent3Error, ValidationError
-from agent3.model import Call, Needs, Question
+from agent3.model import Answer, Call, Needs, Question
 from agent3.schema.compiler import compiled
+from agent3.sentences.lexicon import detect_language
+from agent3.sentences.questions import explain_fault
 
 __all__ = ["Validate"]
 
@@ -56,11 +59,11 @@ class _Validate(Stage):
         again = []
         for question in call.questions:
             if question.id in faults:
-                text = question.text.split(" (invalid:", 1)[0]
                 # One who answers the questions one after the other has done nothing wrong.
                 tried = question.id in call.answers or not good
-                text = f"{text} (invalid: {faults[question.id]})" if tried else text
-                again.append(replace(question, text=text))
+                again.append(
+                    _ask_again(question, call.answers.get(question.id), faults[question.id] if tried else None)
+                )
         return Needs(tuple(again), state=call.state, answered=good)
 
     def _explain(self, call: Call) -> Entered:
@@ -85,6 +88,20 @@ class _Validate(Stage):
 
 def _never(_: object) -> bool:
     return False
+
+
+def _ask_again(question: Question, answer: Answer | None, fault: str | None) -> Question:
+    """The question once more, with what was wrong with its answer, in the language of the question."""
+    text = _REPROACH.split(question.text, maxsplit=1)[0]
+    if fault is None:
+        return replace(question, text=text)
+    if detect_language(text) == "en":
+        return replace(question, text=f"{text} (invalid: {fault})")
+    told = "falta la respuesta" if answer is None else explain_fault(question, answer.data, "es")
+    return replace(question, text=f"{text} (no válido: {told or fault})")
+
+
+_REPROACH = re.compile(r" \((?:invalid|no válido|not taken|no vale): ")
 
 
 def _fault(call: Call, question: Question) -> str | None:

@@ -75,6 +75,8 @@ from agent3.schema.annotations import of_type, to_type
 from agent3.schema.bounds import RESULTS
 from agent3.schema.compiler import compiled
 from agent3.security.sensitive import SENSITIVE
+from agent3.sentences.lexicon import detect_language
+from agent3.sentences.questions import decline
 
 __all__ = ["Context", "Function", "LocalAgent", "LocalConnector", "Root", "Sample", "SyncContext", "parts_of"]
 
@@ -266,6 +268,8 @@ def _accept(answer: Answer, question: Question) -> Any:
     """What was answered; an exception where that is a no."""
     if answer.action == "decline":
         why = answer.data.get("message") if isinstance(answer.data, dict) else None
+        if why is None and detect_language(question.text) == "es":
+            raise Declined(decline(question, "es"))
         raise Declined(f"The question {question.text!r} was declined{f': {why}' if why else '.'}")
     if answer.action == "cancel":
         raise Canceled(f"The question {question.text!r} was cancelled.")

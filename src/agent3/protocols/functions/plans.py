@@ -20,7 +20,7 @@ from agent3.errors import Agent3Error, Canceled, TooLarge, ValidationError
 from agent3.model import Capability
 from agent3.observe.logs import get as logger
 from agent3.protocols.functions.functions import Context, LocalAgent
-from agent3.schema import nearest
+from agent3.schema import json_type, nearest
 
 __all__ = [
     "Invoke",
@@ -111,7 +111,7 @@ def parse_plan(steps: Sequence[Mapping[str, Any]]) -> tuple[PlanStep, ...]:
         raise ValidationError(f"A plan must have 1 to {_MOST} steps, got {len(steps)}.")
     for number, given in enumerate(steps, 1):
         if not isinstance(given, Mapping):  # pairs in a list would pass for one
-            raise ValidationError(f"Step {number} of the plan must be an object, not {type(given).__name__}.")
+            raise ValidationError(f"Step {number} of the plan must be an object, not {json_type(given)}.")
     try:
         plan = tuple(msgspec.convert(dict(step), PlanStep) for step in steps)
     except msgspec.ValidationError as error:

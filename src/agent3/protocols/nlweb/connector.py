@@ -58,10 +58,11 @@ from agent3.protocols.nlweb.visit.login import Login
 from agent3.protocols.nlweb.visit.throttle import Pace
 from agent3.protocols.nlweb.visit.visits import Visited, Visits
 from agent3.schema import compile as compile_schema
+from agent3.schema import json_type
 from agent3.schema.bounds import RESULTS
 from agent3.sentences import Forbidden, Understood
 from agent3.sentences.lexicon import detect_language
-from agent3.sentences.questions import AGAIN
+from agent3.sentences.questions import AGAIN, decline
 from agent3.sentences.tokens import LONGEST
 
 if TYPE_CHECKING:
@@ -340,7 +341,7 @@ class NLWebConnector:
         """The intent of a first turn: an action with its input, or what a sentence means."""
         if route.target is not None and call.input is not None:
             if not isinstance(call.input, dict):
-                raise ValidationError(f"{route.target} takes an object, got {type(call.input).__name__}.")
+                raise ValidationError(f"{route.target} takes an object, got {json_type(call.input)}.")
             return _Intent(route.target, {name: value for name, value in call.input.items() if value is not None})
         given = call.input if isinstance(call.input, dict) else {}
         text = text_of(call.parts) if call.input is None else str(given.get("text") or "")
@@ -357,7 +358,7 @@ class NLWebConnector:
                 value = next(iter(value.values()))
             refused = answer is None or answer.action != "accept" or (question.id == _CONFIRM and value is not True)
             if refused:
-                raise Declined(f"{call.agent}: {question.text!r} was answered with no, and nothing was done.")
+                raise Declined(f"{call.agent}: {decline(question, detect_language(intent.text or question.text))}")
             if question.id == _CONFIRM:
                 intent.confirmed = True
             elif question.id == _ACTION:  # it is filled from the sentence

@@ -58,6 +58,7 @@ from agent3.protocols.mcp.client.channels import FOREVER, OnNotification, Pendin
 from agent3.protocols.mcp.client.processes import PREFIX
 from agent3.protocols.mcp.client.upstream import FIRST_START, Era, OnChange, OnWait, Session, Upstream, Upstreams
 from agent3.protocols.mcp.meta_keys import PASSED, TASKS
+from agent3.schema import json_type
 from agent3.schema.bounds import weigh
 from agent3.security import via
 from agent3.security.caller_scope import CallerScope
@@ -266,7 +267,7 @@ class MCPConnector:
 
     async def _call_tool(self, call: Call, route: Route, upstream: Upstream, state: Mapping[str, Any]) -> Outcome:
         if call.input is not None and not isinstance(call.input, dict):
-            raise ValidationError(f"{call.agent}/{call.capability} takes an object, got {type(call.input).__name__}.")
+            raise ValidationError(f"{call.agent}/{call.capability} takes an object, got {json_type(call.input)}.")
         passed = call.meta.get(PASSED)
         meta: dict[str, Any] = {} if passed is None else client_meta(passed)
         if call.traceparent is not None:

@@ -40,6 +40,7 @@ from agent3.protocols.nlweb.ask.sites import ASK
 from agent3.protocols.nlweb.ask.wire import VERSION
 from agent3.protocols.nlweb.commands import join_follow_up
 from agent3.protocols.nlweb.connector import COMMAND
+from agent3.schema import json_type
 from agent3.schema.coercion import in_words
 
 __all__ = ["AskDoor", "parse_answers"]
@@ -185,7 +186,7 @@ class AskDoor:
         raw = await jsonrpc.read_body(request.receive, settings.max_body, settings.body_seconds)
         body = jsonrpc.decode(raw or b"{}", self._limits)
         if not isinstance(body, dict):
-            raise ValidationError(f"The body must be a JSON object, got {type(body).__name__}.")
+            raise ValidationError(f"The body must be a JSON object, got {json_type(body)}.")
         return body
 
     # /ask
