@@ -154,7 +154,8 @@ class RpcDoor:
         except (msgspec.MsgspecError, UnicodeDecodeError, RecursionError):
             log.debug("a body is not an ordinary request")
         message = jsonrpc.parse(body, self._dispatcher.limits)
-        raise RequestError(f"Send a request with a method and an id, not a {type(message).__name__}.")
+        what = "a batch" if isinstance(message, list) else "a response"
+        raise RequestError(f"Send a request with a method and an id, not {what}.")
 
     async def _recall_generation(self, exchange: Exchange, envelope: _Envelope, principal: Principal) -> Generation:
         """The generation of a method that two of them share: that of its task, else the one spoken last."""
