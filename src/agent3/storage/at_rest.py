@@ -102,8 +102,8 @@ class _Encrypted:
         row = await self._inner.statement(sql, *await _close_aside(self._cipher, sql, params))
         return None if row is None else await _open_aside(self._cipher, sql, params, row)
 
-    async def gather(self, sql: str, key: str, *params: object) -> Row | None:
-        row = await self._inner.gather(sql, key, *_close(self._cipher, sql, params))
+    async def gather(self, sql: str, key: str, *params: object, many: str = "") -> Row | None:
+        row = await self._inner.gather(sql, key, *_close(self._cipher, sql, params), many=many)
         return None if row is None else _open(self._cipher, sql, params, row)
 
     async def all(self, sql: str, *params: object) -> list[Row]:

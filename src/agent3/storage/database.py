@@ -87,8 +87,11 @@ class Database(Protocol):
         through the locks of the rows that it changes.
         """
 
-    async def gather(self, sql: str, key: str, *params: object) -> Row | None:
+    async def gather(self, sql: str, key: str, *params: object, many: str = "") -> Row | None:
         """Run one statement in one commit with those that others give meanwhile; return its row.
+
+        ``many`` is the rest of a statement that does the same for every row of a table ``given``, whose columns ``p1``,
+        ``p2`` and so on are the parameters. PostgreSQL runs it in place of a statement for each.
 
         The statement returns at most one row, whose column ``id`` is ``key``. It is as ``calm`` as ``write`` can be,
         and fails for itself alone.

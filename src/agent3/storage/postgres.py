@@ -292,9 +292,10 @@ class _Batcher:
 class _Gatherer:
     """Statements of one kind from many callers, in one commit while the one before is under way; each gets its row."""
 
-    def __init__(self, send: Callable[[str, _Rows], Awaitable[list[Row]]], sql: str):
+    def __init__(self, send: Callable[[str, _Rows, str], Awaitable[list[Row]]], sql: str, many: str):
         self._send = send
         self._sql = sql
+        self._many = many
         self._waiting: list[tuple[str, Sequence[object], asyncio.Future[Row | None]]] = []
         self.task: asyncio.Task[None] | None = None
 
@@ -324,7 +325,10 @@ class _Gatherer:
     async def _send_batch(self, batch: dict[str, tuple[Sequence[object], asyncio.Future[Row | None]]]) -> None:
         error: Agent3Error
         try:
-            rows = {row["id"]: row for row in await self._send(self._sql, [params for params, _ in batch.values()])}
+            rows = {
+                row["id"]: row
+                for row in await self._send(self._sql, [params for params, _ in batch.values()], self._many)
+            }
         except Agent3Error as failed:
             if len(batch) > 1 and not failed.retryable and not isinstance(failed, StorageUnsure):
                 for key, entry in batch.items():  # one of them is at fault: the others must not fail for it
@@ -369,6 +373,7 @@ class _LoopClient:
         self._retrying = asyncio.Lock()
         self._gatherers: dict[str, _Gatherer] = {}
         self._batchers: dict[str, _Batcher] = {}
+        self._givens: dict[str, str] = {}
         self._lifetime = self._live()
 
     async def enter(self) -> None:
@@ -424,18 +429,23 @@ class _LoopClient:
 
         return await self._retry(attempt)
 
-    async def gather(self, sql: str, key: str, params: Sequence[object]) -> Row | None:
+    async def gather(self, sql: str, key: str, params: Sequence[object], many: str) -> Row | None:
         if sql not in self._gatherers:
-            self._gatherers[sql] = _Gatherer(self._gather, sql)
+            self._gatherers[sql] = _Gatherer(self._gather, sql, many)
         return await self._gatherers[sql].add(key, params)
 
-    async def _gather(self, sql: str, rows: _Rows) -> list[Row]:
+    async def _gather(self, sql: str, rows: _Rows, many: str) -> list[Row]:
         async def attempt() -> list[Row]:
             async with self._gathering.lend() as connection:
+                together = many and len(rows) > 1
+                given = await self._name_given(connection, sql) if together else ""
                 await failpoints.reach("postgres.commit")
                 try:
                     # One implicit transaction, in one round trip: sending it is the commit.
-                    found = await connection.fetchmany(number_placeholders(sql), rows)
+                    if together:
+                        found = await connection.fetch(given + many, *zip(*rows, strict=True))
+                    else:
+                        found = await connection.fetchmany(number_placeholders(sql), rows)
                 except _FAILURES as error:
                     if _is_spent(error):
                         connection.terminate()
@@ -444,6 +454,19 @@ class _LoopClient:
                 return cast("list[Row]", found)
 
         return await self._retry(attempt)
+
+    async def _name_given(self, connection: Any, sql: str) -> str:
+        """The beginning of a statement for many rows at once: a table ``given`` of the parameters of this one.
+
+        A statement for each row costs the server several times as much as its share of one for all of them.
+        """
+        if sql not in self._givens:
+            statement = await connection.prepare(number_placeholders(sql))
+            types = [f"{parameter.schema}.{parameter.name}" for parameter in statement.get_parameters()]
+            names = ", ".join(f"p{number}" for number in range(1, len(types) + 1))
+            arrays = ", ".join(f"${number}::{kind}[]" for number, kind in enumerate(types, 1))
+            self._givens[sql] = f"WITH given ({names}) AS (SELECT * FROM unnest({arrays}))"
+        return self._givens[sql]
 
     async def all(self, sql: str, params: Sequence[object]) -> list[Row]:
         async def read(*, fresh: bool) -> list[Row]:
@@ -464,9 +487,20 @@ class _LoopClient:
             self._batchers[sql] = _Batcher(self._append, sql)
         await self._batchers[sql].add(rows)
 
-    async def append(self, sql: str, rows: _Rows) -> int:
-        """Run one statement with RETURNING for each row, all or none; how many rows they returned."""
-        return await self._run_many(lambda connection: connection.fetchmany(number_placeholders(sql), rows))
+    async def append(self, table: str, columns: Sequence[str], rows: _Rows) -> int:
+        """Insert rows by one statement, all or none, but for those that exist; how many are new."""
+        names, end = ", ".join(columns), "ON CONFLICT DO NOTHING RETURNING 1"
+        sql = f"INSERT INTO {table} ({names}) VALUES ({', '.join('?' * len(columns))}) {end}"
+
+        async def run(connection: Any) -> Any:
+            if len(rows) == 1:
+                return await connection.fetch(number_placeholders(sql), *rows[0])
+            given = await self._name_given(connection, sql)
+            return await connection.fetch(
+                f"{given} INSERT INTO {table} ({names}) SELECT * FROM given {end}", *zip(*rows, strict=True)
+            )
+
+        return await self._run_many(run)
 
     async def _append(self, sql: str, rows: _Rows) -> None:
         await self._run_many(lambda connection: connection.executemany(number_placeholders(sql), rows))
@@ -595,8 +629,8 @@ class PostgresDatabase:
     async def statement(self, sql: str, *params: object) -> Row | None:
         return await (await self._client()).statement(sql, params)
 
-    async def gather(self, sql: str, key: str, *params: object) -> Row | None:
-        return await (await self._client()).gather(sql, key, params)
+    async def gather(self, sql: str, key: str, *params: object, many: str = "") -> Row | None:
+        return await (await self._client()).gather(sql, key, params, many)
 
     async def all(self, sql: str, *params: object) -> list[Row]:
         return await (await self._client()).all(sql, params)
@@ -611,8 +645,7 @@ class PostgresDatabase:
     async def append(self, table: str, columns: Sequence[str], rows: _Rows) -> int:
         if not rows:
             return 0
-        sql = f"INSERT INTO {table} ({', '.join(columns)}) VALUES ({', '.join('?' * len(columns))})"
-        return await (await self._client()).append(f"{sql} ON CONFLICT DO NOTHING RETURNING 1", rows)
+        return await (await self._client()).append(table, columns, rows)
 
     async def shrink(self) -> int:
         return 0

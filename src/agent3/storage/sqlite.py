@@ -123,7 +123,7 @@ class SqliteDatabase:
     async def statement(self, sql: str, *params: object) -> Row | None:
         return await self.write(lambda tx: tx.one(sql, *params))
 
-    async def gather(self, sql: str, key: str, *params: object) -> Row | None:
+    async def gather(self, sql: str, key: str, *params: object, many: str = "") -> Row | None:
         return await self.statement(sql, *params)  # the writer gathers whatever waits
 
     async def many(self, sql: str, rows: Sequence[Sequence[object]]) -> None:

@@ -72,6 +72,11 @@ _PARTS = (
     ("jobs", "id"),
 )
 """What is removed with a job, by table and column; the job itself last."""
+_NEW = (
+    "id, owner, key, key_hash, status, turn, call, seq, node, lease, generation, created, updated, expires, kind, "
+    "agent, context, bill"
+)
+_HELD = "id = ? AND generation = ? AND status = 'working'"
 _IN_MEMORY = (":memory:", "sqlite://")
 _NOTHING_SPENT = Bill()
 
@@ -159,7 +164,7 @@ class Jobs:
         digest = digest_of(call)
         if META_ALIAS not in call.meta:  # the usual one: a single statement, in one commit with those of others
             values = self._values(call, digest, bill)
-            if (row := await self._database.gather(self._insertion, str(values[0]), *values)) is not None:
+            if (row := await self._open_gathered(values)) is not None:
                 return decode_job(row), True
 
         async def work(tx: Transaction) -> tuple[Job, bool]:
@@ -514,7 +519,9 @@ class Jobs:
             seq, values = self._ending(job, outcome, route, answers, events, kept, written, attempted, bill, now)
             last = Event("turn", data=as_event_data(outcome), seq=seq, turn=job.turn)
             line = (seq, job.turn, last.kind, self.log.encode_body(job.id, last), now)
-            row = await self._database.gather(self._ending_with_event, job.id, *values, *line)
+            row = await self._database.gather(
+                self._ending_with_event, job.id, *values, *line, many=self._endings_with_events
+            )
             if row is None:
                 raise _discard_error(job)
             ended = decode_job(row)
@@ -567,13 +574,28 @@ class Jobs:
             )
         return row
 
+    async def _open_gathered(self, values: Sequence[object]) -> Row | None:
+        return await self._database.gather(self._insertion, str(values[0]), *values, many=self._insertions)
+
     @cached_property
     def _insertion(self) -> str:
         return (
-            "INSERT INTO jobs (id, owner, key, key_hash, status, turn, call, seq, node, lease, generation, created, "
-            "updated, expires, kind, agent, context, bill) "
-            f"VALUES (?, ?, ?, ?, 'working', 1, ?, 0, ?, {self.leases.until}, "
-            "1, ?, ?, ?, ?, ?, ?, ?) ON CONFLICT DO NOTHING RETURNING *"
+            f"INSERT INTO jobs ({_NEW}) VALUES ({self._new_values(lambda _: '?')}) ON CONFLICT DO NOTHING RETURNING *"
+        )
+
+    @cached_property
+    def _insertions(self) -> str:
+        """Likewise for many."""
+        values = self._new_values(lambda number: f"p{number}")
+        return f" INSERT INTO jobs ({_NEW}) SELECT {values} FROM given ON CONFLICT DO NOTHING RETURNING *"
+
+    def _new_values(self, name: Callable[[int], str]) -> str:
+        """What ``_NEW`` gets, with a name for each parameter."""
+        p = [name(number) for number in range(15)]
+        until = self.leases.until.replace("?", p[7])
+        return (
+            f"{p[1]}, {p[2]}, {p[3]}, {p[4]}, 'working', 1, {p[5]}, 0, {p[6]}, {until}, 1, {p[8]}, {p[9]}, {p[10]}, "
+            f"{p[11]}, {p[12]}, {p[13]}, {p[14]}"
         )
 
     def _values(self, call: Call, digest: str | None, bill: Bill) -> tuple[object, ...]:
@@ -627,11 +649,16 @@ class Jobs:
 
     @cached_property
     def _end(self) -> str:
+        return f"UPDATE jobs SET {self._end_values(lambda _: '?')} WHERE {_HELD} RETURNING *"
+
+    def _end_values(self, name: Callable[[int], str]) -> str:
+        """What the end of a turn sets, with a name for each parameter."""
+        p = [name(number) for number in range(15)]
         return (
-            "UPDATE jobs SET status = ?, outcome = ?, route = ?, state = ?, questions = ?, answers = ?, seq = ?, "
-            "key = CASE WHEN ? = 1 THEN NULL ELSE key END, kind = CASE WHEN ? = 1 THEN NULL ELSE kind END, "
-            f"detail = ?, bill = ?, updated = ?, expires = ?, lease = {self.leases.until} "
-            "WHERE id = ? AND generation = ? AND status = 'working' RETURNING *"
+            f"status = {p[1]}, outcome = {p[2]}, route = {p[3]}, state = {p[4]}, questions = {p[5]}, answers = {p[6]}, "
+            f"seq = {p[7]}, key = CASE WHEN {p[8]} = 1 THEN NULL ELSE key END, "
+            f"kind = CASE WHEN {p[9]} = 1 THEN NULL ELSE kind END, detail = {p[10]}, bill = {p[11]}, "
+            f"updated = {p[12]}, expires = {p[13]}, lease = {self.leases.until.replace('?', p[14])}"
         )
 
     @cached_property
@@ -641,6 +668,17 @@ class Jobs:
             f"WITH ended AS ({self._end}), noted AS (INSERT INTO job_events (job, seq, turn, kind, body, at) "
             "SELECT id, CAST(? AS BIGINT), CAST(? AS BIGINT), CAST(? AS TEXT), CAST(? AS BYTEA), "
             "CAST(? AS DOUBLE PRECISION) FROM ended) SELECT * FROM ended"
+        )
+
+    @cached_property
+    def _endings_with_events(self) -> str:
+        """Likewise for many."""
+        return (
+            f", ended AS (UPDATE jobs SET {self._end_values(lambda number: f'given.p{number}')} FROM given "
+            "WHERE jobs.id = given.p15 AND jobs.generation = given.p16 AND jobs.status = 'working' RETURNING jobs.*), "
+            "noted AS (INSERT INTO job_events (job, seq, turn, kind, body, at) "
+            "SELECT ended.id, given.p17, given.p18, given.p19, given.p20, given.p21 "
+            "FROM ended JOIN given ON given.p15 = ended.id) SELECT * FROM ended"
         )
 
     def _ending(
