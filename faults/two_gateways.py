@@ -196,8 +196,8 @@ async def killed(pair: _Pair, chance: random.Random) -> Result:
         ends = {kind: [await pair.get(second, job, 30) for job in jobs[kind]] for kind in ("replayed", "unrepeated")}
         took = time.monotonic() - began
         for number, job in enumerate(jobs["asked_again"]):
-            told = await pair.answer(second, job, "yes")
-            pair.expect(told.get("result") == f"asked_again{number} yes", "a question that waited was lost")
+            told = await pair.answer(second, job, "blue")
+            pair.expect(told.get("result") == f"asked_again{number} blue", "a question that waited was lost")
         for number, one in enumerate(ends["replayed"]):
             pair.expect(one.get("result") == f"replayed{number}", "a job that may be repeated did not go on")
         for one in ends["unrepeated"]:

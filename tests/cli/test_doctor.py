@@ -246,7 +246,12 @@ def seal_something() -> None:
     run(story())
 
 
-def test_a_lost_master_key_fails_and_no_other_is_made(data: Path) -> None:
+async def _serve_for_a_moment() -> None:
+    async with build(Settings()):
+        pass
+
+
+def test_a_lost_master_key_fails_and_no_other_is_made(data: Path, caplog: pytest.LogCaptureFixture) -> None:
     seal_something()
     seal = data / "agent3.db.seal"
     assert checks()["master key"]["state"] == "ok"
@@ -262,6 +267,10 @@ def test_a_lost_master_key_fails_and_no_other_is_made(data: Path) -> None:
     seal.write_text("ab" * 32)
     found = checks()["master key"]
     assert (found["state"], "encrypted with another one" in found["detail"]) == ("fail", True)
+    with caplog.at_level("ERROR", logger="agent3"):
+        run(_serve_for_a_moment())
+    (line,) = (one.getMessage() for one in caplog.records if "master key" in one.getMessage())
+    assert "do not open: audit" in line  # a gateway that starts with it says what it lost
     seal.write_text(f"{'ab' * 32} {key}")
     assert checks()["master key"]["state"] == "ok"
 

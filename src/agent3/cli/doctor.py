@@ -35,7 +35,7 @@ from agent3.gateway.dead_letters import Letters
 from agent3.identity.certificates import ListenerCertificate
 from agent3.identity.data_keys import open_stored
 from agent3.identity.doorkeeper import is_loopback
-from agent3.identity.key_rotation import count_foreign
+from agent3.identity.key_rotation import ANOTHER_KEY, describe_foreign
 from agent3.identity.master_keys import MasterKeys
 from agent3.identity.secret_refs import references_in
 from agent3.identity.secrets import EnvironmentVault
@@ -307,10 +307,9 @@ async def check_seal(database: Database, settings: Settings) -> Check:
     keys.check_file()
     if not keys.is_set and (keys.file is None or not keys.file.exists()):
         return make_check("master key", "ok", "none, and nothing is encrypted with one")
-    if not (foreign := await count_foreign(database, await keys.keys())):
+    if not (foreign := await describe_foreign(database, keys)):
         return make_check("master key", "ok", "opens every secret")
-    remedy = "Put the former key after the present one, separated by a space, where the master key is stored."
-    return make_check("master key", "fail", f"{foreign} secrets and keys are encrypted with another one", remedy)
+    return make_check("master key", "fail", foreign, ANOTHER_KEY)
 
 
 async def check_rules(database: Database, settings: Settings) -> Check:

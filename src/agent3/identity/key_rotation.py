@@ -13,13 +13,16 @@ import msgspec
 
 from agent3.env import Env
 from agent3.errors import SetupError
+from agent3.identity.master_keys import MasterKeys
 from agent3.identity.secret_box import is_sealed_with, prefix_of, rewrap, seal, unseal
 from agent3.storage import Database, Row, Transaction
 from agent3.storage.audit import ACTOR, record_change
 
-__all__ = ["Rewrapped", "count_foreign", "rewrap_all"]
+__all__ = ["ANOTHER_KEY", "Foreign", "Rewrapped", "describe_foreign", "find_foreign", "rewrap_all"]
 
+ANOTHER_KEY = "Put the former key after the present one, separated by a space, where the master key is stored."
 _AT_ONCE = 100
+_NAMED = 5
 
 
 @dataclass(frozen=True, slots=True)
@@ -49,6 +52,13 @@ _PLACES = (
 )
 
 
+class Foreign(msgspec.Struct, frozen=True):
+    """How many texts do not open, and the names of some of them."""
+
+    count: int
+    names: tuple[str, ...]
+
+
 class Rewrapped(msgspec.Struct, frozen=True):
     """What was done: texts that are under the newest key now, those that were already, and those under none of our
     keys, such as headers that are sealed with the callback secret of a client."""
@@ -62,18 +72,31 @@ def _session_place(row: Row) -> str:
     return msgspec.json.encode(["web session", row["principal"], row["site"]]).decode()
 
 
-async def count_foreign(database: Database, keys: Sequence[bytes]) -> int:
-    """How many secrets, sign-ins and own keys are sealed under none of these keys, by what they say of themselves."""
+async def find_foreign(database: Database, keys: Sequence[bytes]) -> Foreign:
+    """Secrets, sign-ins and own keys that are sealed under none of these keys, by what they say of themselves."""
     ours = " AND ".join("sealed NOT LIKE ?" for _ in keys)
-    count = 0
+    count, names = 0, list[str]()
     for place in _PLACES[:4]:
-        row = await database.one(
-            f"SELECT COUNT(*) AS texts FROM {place.table} WHERE sealed LIKE ? AND {ours}",
-            f"{prefix_of(None)}%",
-            *(f"{prefix_of(key)}%" for key in keys),
-        )
-        count += 0 if row is None else row["texts"]
-    return count
+        where = f"FROM {place.table} WHERE sealed LIKE ? AND {ours}"
+        marks = (f"{prefix_of(None)}%", *(f"{prefix_of(key)}%" for key in keys))
+        row = await database.one(f"SELECT COUNT(*) AS texts {where}", *marks)
+        if row is not None and row["texts"]:
+            count += row["texts"]
+            some = await database.all(f"SELECT {place.columns[0]} AS name {where} ORDER BY 1 LIMIT {_NAMED}", *marks)
+            names += [str(one["name"]) for one in some]
+    return Foreign(count, tuple(names[:_NAMED]))
+
+
+async def describe_foreign(database: Database, master_keys: MasterKeys) -> str:
+    """What of a database does not open with its master key; empty if all does. Where nothing is sealed, no key is
+    made."""
+    if not master_keys.is_set and (master_keys.file is None or not master_keys.file.exists()):
+        return ""
+    foreign = await find_foreign(database, await master_keys.keys())
+    if not foreign.count:
+        return ""
+    named = ", ".join(foreign.names) + (", …" if foreign.count > len(foreign.names) else "")
+    return f"{foreign.count} secrets and keys are encrypted with another one, and do not open: {named}"
 
 
 async def rewrap_all(database: Database, keys: Sequence[bytes], env: Env) -> Rewrapped:

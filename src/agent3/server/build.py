@@ -26,6 +26,7 @@ from agent3.identity.clients import StoredClients
 from agent3.identity.data_keys import OpenDatabase, open_stored
 from agent3.identity.gateway_id import gateway_id, scope_key
 from agent3.identity.kept_secrets import KeptSecrets
+from agent3.identity.key_rotation import ANOTHER_KEY, describe_foreign
 from agent3.identity.logins import Logins
 from agent3.identity.master_keys import MasterKeys
 from agent3.identity.own_keys import OwnKeys
@@ -133,6 +134,8 @@ async def build(
             await core.parts.stops.refresh()
             await server.services.clients.refresh()
             if take_over:
+                if foreign := await describe_foreign(database, server.services.master_keys):
+                    log.error("the master key: %s. %s", foreign, ANOTHER_KEY)
                 server.services.clients.follow()
                 server.gateway.on_use = server.renewals.used
                 server.gateway.renewing = frozenset(
