@@ -106,7 +106,13 @@ def test_a_caller_sees_neither_the_calls_of_others_nor_what_it_may_not_call(hous
     hidden = [call for call in listed(alice) if call["capability"] == "secret"]
     nothing = [call for call in listed(alice) if call["agent"] == "nobody"]
     assert {call["status"] for call in (*hidden, *nothing)} == {"refused"}
+    refused = [*hidden, *nothing]
+    assert all(call in listed(alice, status="refused") for call in refused)
+    assert all(call in listed(alice, code="capability_not_found") for call in hidden)
+    assert listed(alice, status="denied") == []  # which would tell what is hidden from what is not there
     stats = alice.get("/v1/calls/stats?by=agent,caller,capability").json["statistics"]
+    for status in ("failed", "refused"):  # the list and the statistics count alike
+        assert sum(one[status] for one in stats) == len(listed(alice, status=status))
     assert {one["caller"] for one in stats} == {"alice"}
     assert "secret" not in {one["capability"] for one in stats}
     assert alice.get("/v1/calls/stats?by=caller&caller=bob").json["statistics"] == []

@@ -186,12 +186,15 @@ class History:
         for column, value in keys:
             if value is not None:
                 (filters if found else found).append((f"{column} = ?", (value,)))
-        plain = (
-            ("capability", wanted.capability),
-            ("status", wanted.status),
-            ("code", wanted.code),
-            ("door", wanted.door),
-        )
+        plain = (("capability", wanted.capability), ("door", wanted.door))
+        if wanted.status == "refused":  # as in the statistics: a denied call is one that was refused by a rule
+            filters.append(("status IN ('refused', 'denied')", ()))
+        elif wanted.status == "denied" and not may_operate(reader):
+            filters.append(("1 = 0", ()))  # to its caller it was refused
+        elif wanted.status is not None:
+            filters.append(("status = ?", (wanted.status,)))
+        if wanted.code is not None:
+            filters.append((f"{_shown_code(reader)} = ?", (wanted.code,)))
         filters += [(f"{column} = ?", (value,)) for column, value in plain if value is not None]
         if wanted.protocol is not None:
             start = f"{wanted.protocol}:"
@@ -215,8 +218,13 @@ def _columns(reader: Principal) -> str:
     if may_operate(reader):
         return f"{', '.join(_KEPT_COLUMNS)}, status, code"
     status = "CASE WHEN status = 'denied' THEN 'refused' ELSE status END AS status"
-    code = "CASE WHEN status = 'denied' THEN 'capability_not_found' ELSE code END AS code"
-    return f"{', '.join(_KEPT_COLUMNS)}, {status}, {code}"
+    return f"{', '.join(_KEPT_COLUMNS)}, {status}, {_shown_code(reader)} AS code"
+
+
+def _shown_code(reader: Principal) -> str:
+    if may_operate(reader):
+        return "code"
+    return "CASE WHEN status = 'denied' THEN 'capability_not_found' ELSE code END"
 
 
 async def _describe_all(rows: Sequence[Row]) -> list[dict[str, Any]]:

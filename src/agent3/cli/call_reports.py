@@ -40,7 +40,7 @@ class Filters:
     caller: str | None = None
     "Only calls of this client."
     status: str | None = None
-    "Only calls with this status: done, failed, needs, working, denied, refused or canceled."
+    "Only calls with this status: done, failed, needs, working, denied, refused (includes denied) or canceled."
     code: str | None = None
     "Only calls that failed with this code, such as timeout."
     protocol: str | None = None
