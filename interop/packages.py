@@ -1,4 +1,4 @@
-"""The wheel as people install it: by pip, pipx and uv, with every Python on this machine, outside of the repository.
+"""The wheel and the sdist as people install them: by pip, pipx and uv, with every Python here, outside the repository.
 
 Each way gets an empty home. It must give a command ``agent3`` that makes a call to a demo agent, and a package that
 ``import agent3`` finds where that way put it.
@@ -35,21 +35,26 @@ class Row:
 
 
 def run(tell: Callable[[Row], None], names: Sequence[str] = ()) -> list[Row]:
-    """Build the wheel and try every way, or those that are named."""
+    """Build both and try every way, or those that are named."""
     rows: list[Row] = []
     with tempfile.TemporaryDirectory(prefix="agent3-packages-") as name:
         folder = Path(name)
         _do([sys.executable, "-m", "venv", folder / "tools"])
         _do([folder / "tools/bin/pip", "install", "--quiet", "build", "pipx", "uv"])
         _do([folder / "tools/bin/python", "-m", "build", "--outdir", folder / "dist", ROOT])
-        (wheel,) = (folder / "dist").glob("*.whl")
+        (wheel,), (sdist,) = ((folder / "dist").glob(end) for end in ("*.whl", "*.tar.gz"))
         for python, program in _pythons():
-            for way, install in (("pip", _by_pip), ("pipx", _by_pipx), ("uvx", _by_uvx)):
+            for way, install, package in (
+                ("pip", _by_pip, wheel),
+                ("pipx", _by_pipx, wheel),
+                ("uvx", _by_uvx, wheel),
+                ("sdist", _by_pip, sdist),
+            ):
                 if names and way not in names and python not in names:
                     continue
                 home = folder / f"{way}-{python}"
                 home.mkdir()
-                rows.append(_try(way, python, partial(install, folder, wheel, program, home)))
+                rows.append(_try(way, python, partial(install, folder, package, program, home)))
                 tell(rows[-1])
     return rows
 
@@ -77,18 +82,18 @@ def _try(way: str, python: str, install: Callable[[], str]) -> Row:
     return Row(way, python, fine=said.strip() == "14", note="" if said.strip() == "14" else said[-400:])
 
 
-def _by_pip(folder: Path, wheel: Path, python: str, home: Path) -> str:
+def _by_pip(folder: Path, package: Path, python: str, home: Path) -> str:
     _do([python, "-m", "venv", home / "venv"])
-    _do([home / "venv/bin/pip", "install", "--quiet", wheel])
+    _do([home / "venv/bin/pip", "install", "--quiet", package])
     return _do([home / "venv/bin/agent3", *CALL], home)
 
 
-def _by_pipx(folder: Path, wheel: Path, python: str, home: Path) -> str:
-    return _do([folder / "tools/bin/pipx", "run", "--python", python, "--spec", wheel, "agent3", *CALL], home)
+def _by_pipx(folder: Path, package: Path, python: str, home: Path) -> str:
+    return _do([folder / "tools/bin/pipx", "run", "--python", python, "--spec", package, "agent3", *CALL], home)
 
 
-def _by_uvx(folder: Path, wheel: Path, python: str, home: Path) -> str:
-    return _do([folder / "tools/bin/uvx", "--python", python, "--from", wheel, "agent3", *CALL], home)
+def _by_uvx(folder: Path, package: Path, python: str, home: Path) -> str:
+    return _do([folder / "tools/bin/uvx", "--python", python, "--from", package, "agent3", *CALL], home)
 
 
 def _do(command: Sequence[str | Path], home: Path | None = None) -> str:
