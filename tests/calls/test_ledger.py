@@ -343,7 +343,7 @@ def test_a_step_that_fails_is_an_internal_error_without_details(caplog: pytest.L
     run(story())
 
 
-def test_storage_that_fails_in_a_step_is_named_as_such() -> None:
+def test_storage_that_fails_in_a_step_is_named_as_such_in_one_line_of_the_log(caplog: pytest.LogCaptureFixture) -> None:
     async def story() -> None:
         async with rig(Script(Done((Part(text="x" * 100_000),)))) as it:
             await it.database.write(lambda tx: tx.run("DROP TABLE artifacts"))
@@ -351,7 +351,10 @@ def test_storage_that_fails_in_a_step_is_named_as_such() -> None:
             assert isinstance(outcome, Failed)
             assert outcome.code == "storage_failed"
 
-    run(story())
+    with caplog.at_level("INFO", logger="agent3"):
+        run(story())
+    (line,) = (one for one in caplog.records if one.name == "agent3.ledger")
+    assert (line.levelname, line.__dict__["code"]) == ("INFO", "storage_failed")
 
 
 def test_the_statuses_of_the_ledger() -> None:

@@ -438,7 +438,6 @@ class _Record(Stage):
                 self._end_span(live, "canceled")
             return error
         if isinstance(error, StorageError):
-            log.error("%s/%s: %s", call.agent, call.capability, error)
             return self.leave(call, failed_by(error))
         if isinstance(error, Exception):
             log.error("%s/%s: a step failed", call.agent, call.capability, exc_info=error)
