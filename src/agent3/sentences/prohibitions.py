@@ -408,7 +408,7 @@ def find_prohibition(text: str, *, reading: bool = False, verbs: frozenset[str] 
     """
     if len(text) > 2 * _LONGEST_END:  # nobody hides a request in the middle of a page
         text = f"{text[:_LONGEST_END]} {text[-_LONGEST_END:]}"
-    asked = _QUOTED.sub(_blank, text).replace("\u2019", "'")
+    asked = _QUOTED.sub(_blank, text).replace("\u2019", "'").replace("n\u00ba", "n.")  # a number is no "no"
     said = _HARMLESS.sub(_blank, fold_letters(asked))
     if _WITHDRAWN.search(said):
         return "withdrawn"

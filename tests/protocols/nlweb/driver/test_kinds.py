@@ -922,3 +922,22 @@ def test_a_noun_that_is_not_of_what_is_pressed_stops_it(run: Any, sentence: str)
 <h2>Order</h2><button onclick="note('paid')">Pay 25 EUR</button>"""
     assert run(page, sentence)[1] == ""
     assert run(page, "pay the order")[1] == "paid"
+
+
+SET_BACK = """<label>Heat <input type=number value=19 onchange="late(() => { value = 19 })"></label>
+<label>Text <input onchange="late(() => { m.textContent = 'Only owners may change it, sorry' })"></label>
+<fieldset><legend>Plan</legend><label><input type=radio name=p id=r checked>Basic</label>
+<label><input type=radio name=p>Big</label>
+<button onclick="r.checked = true; m.textContent = 'Big opens in June'">Change plan</button></fieldset>
+<ul><li>Tea <button aria-haspopup=menu onclick="u.hidden = false">More</button><div id=u role=menu hidden>
+<button role=menuitem onclick="u.hidden = true; m.textContent = 'It stays where it is'">Delete</button></div></ul>
+<p id=m role=status></p><script>const late = then => setTimeout(then, 300)</script>"""
+
+
+@pytest.mark.requirement("RF-013-52")
+@pytest.mark.parametrize(
+    "sentence", ["set the heat to 27", 'type "New" into Text', "choose Big and press Change plan", "delete Tea"]
+)
+def test_what_a_page_sets_back_or_keeps_is_not_done(run: Any, monkeypatch: pytest.MonkeyPatch, sentence: str) -> None:
+    monkeypatch.setattr(patience, "SAVING_SECONDS", 60.0)
+    assert not run(SET_BACK, sentence)[0].complete

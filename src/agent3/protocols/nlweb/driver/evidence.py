@@ -23,6 +23,7 @@ __all__ = [
     "TROUBLE",
     "Frames",
     "Sight",
+    "find_hedged",
     "find_refusal",
     "find_refusing",
     "must_report",
@@ -55,20 +56,18 @@ class Sight:
 
 def must_report(control: Control) -> bool:
     """Whether a press does something that a page reports or shows, and not just opens or leads somewhere."""
-    if control.opens or control.role in ("link", "tab", "option", "treeitem") or control.searches:
+    if control.role in ("link", "tab", "option", "treeitem") or control.searches:
+        return False
+    if control.opens and (control.role != "menuitem" or control.name.rstrip().endswith(("\u2026", "..."))):
         return False
     first = words_in(control.name)[:1]
-    does = any(line & {word} for word in first for line in DOING if not line & VIEWING)
+    does = any(line & {word} for word in first for line in DOING if word not in VIEWING)
     return control.sends or control.toggles or does or has_consequences(control.name)
 
 
 def weigh(act: Act, sight: Sight) -> Doubt | None:
     """A doubt where nothing that is to be seen speaks for what was asked for."""
-    asked = fold(act.control.name)
-    against = [
-        line for line in sight.messages if len(line) < LONGEST_MESSAGE
-        and any(fold(match[0]) not in asked for match in HEDGED.finditer(line))
-    ]  # fmt: skip
+    against = find_hedged(sight.messages, act.control.name)
     if against:
         return Doubt("says", against[0])
     if sight.same_row and _removes(act.control.name):
@@ -79,6 +78,8 @@ def weigh(act: Act, sight: Sight) -> Doubt | None:
         return None  # "Follow" is "Following" now
     if _state(sight.before) != _state(sight.after):
         return None
+    if not sight.messages and _state(sight.before, fields=True) != _state(sight.after, fields=True):
+        return None  # the form is empty again
     known = {_plain(line) for frame in sight.before for line in frame}
     if sight.entries or any(_plain(line) in known for line in sight.messages):
         return None  # a new row, another number
@@ -93,27 +94,40 @@ def weigh(act: Act, sight: Sight) -> Doubt | None:
     return None if order != earlier and not gone else Doubt("unshown", act.control.name)
 
 
+def find_hedged(lines: Sequence[str], pressed: str) -> list[str]:
+    """The lines by which a page has not, or not yet, done something; words of what was pressed tell nothing."""
+    asked = fold(pressed)
+    return [
+        line for line in lines if len(line) < LONGEST_MESSAGE
+        and any(fold(match[0]) not in asked for match in HEDGED.finditer(line))
+    ]  # fmt: skip
+
+
 def reports(line: str, act: Act) -> bool:
     """Whether a line says that what was asked for is done: "Order 4711 received", and not "Draft saved" of an order."""
     if _NEGATED.search(line):
         return False
-    said = [*words_in(line), *re.findall(r"\w+", fold(line))]
     if _SUCCESS.search(line):
         return True
-    name = [word for word in words_in(act.control.name) if not word.isdigit()]
-    texts = [word for value in act.values for word in words_in(value)]
-    return any(can_mean(word, other) or is_cousin(word, other) for word in name for other in said) or (
-        bool(texts) and {*texts} <= {*said}
-    )
+    said = [word for word in re.findall(r"\w+", fold(line)) if not word.endswith(("ing", "ando", "iendo"))]
+    # "You can pay from Monday on" is no payment: the deed is told in another form than it is asked for.
+    verbs = [word for word in words_in(act.control.name) if not word.isdigit()][:1]
+    return any(
+        other not in (verb, f"{verb}s") and (can_mean(verb, other) or is_cousin(verb, other))
+        for verb in verbs for other in said
+    )  # fmt: skip
 
 
-def _state(frames: Frames) -> list[list[str]]:
-    """What tells one state of a page from another, without how far it was moved and what is unfolded."""
+def _state(frames: Frames, *, fields: bool = False) -> list[list[str]]:
+    """What tells one state of a page from another, without how far it was moved and what is unfolded; what its
+    ``fields`` hold only where that is asked for.
+    """
     found = []
     for frame in frames:
         lines = frame[-1].removeprefix("\0").split("\n") if frame else []
-        where, states = [*lines[:2], *lines[3:4]], [line.split("\x1f") for line in lines[4:]]
-        found.append(where + ["\x1f".join((*one[:3], *one[4:])) for one in states])
+        states = [line.split("\x1f") for line in lines[4:]]
+        kept = [one[:3] + one[4:] if fields else [*one[2:3], *one[4:]] for one in states]
+        found.append([*lines[:2], *lines[3:4], *("\x1f".join(one) for one in kept)])
     return found
 
 

@@ -24,7 +24,7 @@ from agent3.sentences.spans import MONTHS
 if TYPE_CHECKING:
     from playwright.async_api import ElementHandle, JSHandle, Page
 
-__all__ = ["CHECKED", "CHOSEN", "SELECTED", "Confirm", "Fields", "letters", "tell"]
+__all__ = ["CHECKED", "CHOSEN", "SELECTED", "TEXT", "Confirm", "Fields", "letters", "tell"]
 
 Confirm = Callable[[str], None]
 """Is told, in words, of a press that has consequences before it is done, and may raise."""
@@ -195,6 +195,11 @@ class Fields:
         wanted = date.fromisoformat(act.values[0])
         await element.click(timeout=patience.ACT_MS)
         await self.settle()
+        if not await self._page.evaluate(f"Boolean(({_CALENDAR})())"):
+            beside = (await element.evaluate_handle(_CALENDAR_BUTTON)).as_element()
+            if beside is not None:
+                await beside.click(timeout=patience.ACT_MS)
+                await self.settle()
         months = set[tuple[int, int]]()
         for _ in range(patience.MOST_KEYS):
             found = await self._page.evaluate_handle(_CALENDAR)
@@ -347,6 +352,7 @@ def tell(act: Act, fields: Sequence[str], marked: Sequence[Control] = ()) -> str
 
 
 CHECKED = "node => node.checked ?? [node.ariaChecked, node.ariaPressed].includes('true')"
+TEXT = "node => String(node.value ?? node.ariaValueNow ?? node.innerText ?? '')"
 SELECTED = """(node, values) => !node.selectedOptions || !values.length || values.every(value =>
   [...node.selectedOptions].some(one => (one.label || one.text).replace(/\\s+/g, ' ').trim() === value))"""
 _QUIET = """
@@ -413,6 +419,11 @@ _CALENDAR = r"""
   }
   return null;
 }
+"""
+# The button beside a field of its own that opens a calendar for it.
+_CALENDAR_BUTTON = r"""
+node => [...(node.parentElement?.querySelectorAll("button,[role=button]") ?? [])].find(one => one !== node
+  && /calendar|\bdate\b|fecha|\u{1F4C5}/iu.test(`${one.ariaLabel ?? ""} ${one.title} ${one.textContent}`)) ?? null
 """
 _LISTS = "() => [...document.querySelectorAll('[role=listbox]')].filter(one => one.checkVisibility())"
 _SUGGESTIONS = r"""

@@ -14,7 +14,7 @@ from typing import Literal, TypeVar
 
 from agent3.protocols.nlweb.driver.page_view import DAYS, Control, PageView
 from agent3.protocols.nlweb.driver.sentences import Clause, Target, read_targets, strip_article
-from agent3.sentences.lexicon import Language, base_forms, fold
+from agent3.sentences.lexicon import Language, base_forms, detect_language, fold
 from agent3.sentences.spans import find_spans
 
 __all__ = [
@@ -152,7 +152,7 @@ def open_first(view: PageView, acts: Sequence[Act]) -> list[Act]:
 def _plan(view: PageView, clause: Clause, written: Sequence[Control]) -> Plan:
     match clause.verb:
         case "press":
-            return _press(view, clause)
+            return _press(view, clause, written)
         case "choose" | "clear":
             return _choose(view, clause)
         case "write" | "use":
@@ -169,8 +169,12 @@ def _plan(view: PageView, clause: Clause, written: Sequence[Control]) -> Plan:
             return Doubt("words", clause.text)
 
 
-def _press(view: PageView, clause: Clause) -> Plan:
+def _press(view: PageView, clause: Clause, written: Sequence[Control]) -> Plan:
     found = _find(view, clause, clause.rest, lambda control: control.role in _PRESSED or control.is_drawn)
+    if isinstance(found, Doubt) and found.why == "several" and any(one.is_box and one.row for one in written):
+        # After a row was marked: the button of the toolbar, which acts on it.
+        marked = _find(view, clause, clause.rest, lambda control: control.role in _PRESSED and control.toolbar)
+        found = marked if not isinstance(marked, Doubt) or marked.why == "disabled" else found
     return found if isinstance(found, Doubt) else [Act("press", found)]
 
 
@@ -359,7 +363,7 @@ def _choose_listed(view: PageView, target: Target) -> Iterator[Act]:
 
 # Fields
 
-_PARTS = re.compile(r",\s*(?:(?:and|y)\s+)?|\s+(?:and|y)\s+", re.IGNORECASE)
+_PARTS = re.compile(r",(?!(?<=\d,)\d)\s*(?:(?:and|y)\s+)?|\s+(?:and|y)\s+", re.IGNORECASE)
 _BEFORE_FIELD = re.compile(r"\s+(?:as|into|in|for|como|en)\s+", re.IGNORECASE)
 _BEFORE_TEXT = re.compile(
     r"\s+(?:to|with|as|is|at|con|a|en|called|named|titled|llamad[oa]|titulad[oa])\s+|\s*[:=]\s*", re.IGNORECASE
@@ -451,7 +455,7 @@ def _assign_cut(
                 before = found.get((field.frame, field.index))
                 # Of two cuts for one field the first is the one at a word made for it: "to", "as", "into".
                 if before is None:
-                    found[field.frame, field.index] = fit(field, value)
+                    found[field.frame, field.index] = fit(field, value, detect_language(clause.text))
                 break
     if len(found) != 1:
         return Doubt("several" if found else "words", _plain(clause, " ".join(cuts[0]) if cuts else ""))
@@ -464,8 +468,8 @@ def _names_field(text: str, fields: Sequence[Control]) -> bool:
     return any(one.name and f" {' '.join(_words(one.name))} " in said for one in fields)
 
 
-def fit(field: Control, value: str) -> Act | Doubt:
-    """The act that puts a value into a field, in the form that it takes."""
+def fit(field: Control, value: str, order: Language | None = None) -> Act | Doubt:
+    """The act that puts a value into a field, in the form that it takes; 03/04/2027 in the ``order`` of a language."""
     if field.disabled or field.read_only:
         return Doubt("disabled", field.name)
     if field.role == "list":
@@ -476,19 +480,21 @@ def fit(field: Control, value: str) -> Act | Doubt:
             return Doubt("disabled", field.name)  # they depend on something else
         return Act("choose", field, (options[0],)) if len(options) == 1 else Doubt("value", value, tuple(field.options))
     if field.kind in ("time", *DAYS):
-        moment = _parse_moment(value)
+        moment = _parse_moment(value, order)
         if field.kind in DAYS and isinstance(moment, date):
             return Act("write", field, (moment.isoformat(),))
         if field.kind == "time" and isinstance(moment, time):
             return Act("write", field, (moment.strftime("%H:%M"),))
         return Doubt("value", value)
     if field.role in ("slider", "spinbutton"):
-        value = _UNIT.sub("", value)
+        value = _DECIMAL.sub(r"\1.\2", _UNIT.sub("", value))
     if field.role in ("slider", "spinbutton") and not re.fullmatch(r"-?\d+(?:\.\d+)?", value):
         return Doubt("value", value)
     return Act("write", field, (value,))
 
 
+_SLASHED = re.compile(r"\d{1,2}/\d{1,2}/\d{4}")
+_DECIMAL = re.compile(r"(-?\d+),(\d{1,2})")
 _FEWEST_OPTIONS = 2
 _LEADING = frozenset("of to from for in on at as with by de del a al para en como con por".split())
 """Words with which no text begins that stands right after the name of its field."""
@@ -505,12 +511,15 @@ _SMALL = frozenset(
 _UNIT = re.compile(r"(?<=\d)\s*(?:%|€|\$|£|°\s?[cf]?|euros?|eur|dollars?|degrees|grados|percent)$", re.IGNORECASE)
 
 
-def _parse_moment(text: str) -> date | time | None:
+def _parse_moment(text: str, order: Language | None) -> date | time | None:
     """The date or time that a text is; None if it says more, or can be read in two ways, such as 03/04/2027."""
     found = find_spans(text, datetime.now())  # noqa: DTZ005 - the user's own day
-    if len(found) != 1 or found[0].other is not None or found[0].kind not in ("date", "time"):
+    if len(found) != 1 or found[0].kind not in ("date", "time"):
         return None
-    moment: date | time = found[0].value
+    if found[0].other is not None and (order is None or not _SLASHED.fullmatch(text.strip())):
+        return None
+    # The field of a browser takes the month first; in Spanish the day comes first.
+    moment: date | time = found[0].other if order == "es" and found[0].other is not None else found[0].value
     return moment if not re.search(r"\w", text[: found[0].start] + text[found[0].end :]) else None
 
 

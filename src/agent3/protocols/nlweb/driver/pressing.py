@@ -18,13 +18,14 @@ from agent3.protocols.nlweb.driver.evidence import (
     TROUBLE,
     Frames,
     Sight,
+    find_hedged,
     find_refusal,
     find_refusing,
     must_report,
     new_lines,
     weigh,
 )
-from agent3.protocols.nlweb.driver.fields import CHECKED, CHOSEN, SELECTED, Confirm, Fields, tell
+from agent3.protocols.nlweb.driver.fields import CHECKED, CHOSEN, SELECTED, TEXT, Confirm, Fields, letters, tell
 from agent3.protocols.nlweb.driver.namesakes import (
     find_back,
     find_more,
@@ -65,7 +66,9 @@ class Operator(Fields):
         self._confirmed = ""
         self._foretold: list[str] = []
         self._refusal: Exception | None = None
-        self._asked: JSHandle | None = None
+        self._asked: tuple[JSHandle, Any] | None = None
+        self._verdict: bool | Doubt = True
+        """What the page shows of the last press, where it only seems to ask."""
         self._alerts: list[str] = []
         self.here = False
         """Whether only the rows that the page shows now are meant."""
@@ -75,6 +78,10 @@ class Operator(Fields):
         self._set: list[tuple[Act, ElementHandle]] = []
         self._named = False
         """Whether the sentence says to press what is pressed, not to do what it may do."""
+        self._shown: Frames = ()
+        self._wrong: list[str] = []
+        """What the page was before the fields that were filled last, and which of them it had marked as wrong."""
+        self._texts: dict[int, str] = {}
         self._written: list[tuple[Act, ElementHandle]] = []
         self._first: Frames | None = None
         """What the page was before the press that it asks about."""
@@ -181,25 +188,55 @@ class Operator(Fields):
 
     async def linger(self) -> Doubt | None:
         """After fields that nothing was pressed for: the time in which pages save by themselves; a doubt for one that
-        the page has set back by then.
+        the page has set back by then, or turned down.
         """
         if not self._set:
             return None
+        before, trouble, clock = self._shown, self._wrong, asyncio.get_running_loop().time
+        until = clock() + patience.SAVING_SECONDS
         with self._watch() as events:
-            await asyncio.sleep(patience.SAVING_SECONDS)
+            while (left := until - clock()) > 0:
+                await asyncio.sleep(min(left, _LOOK_SECONDS))
+                if not await self._is_kept() or await self._find_against(before):
+                    break
             if "request" in events:
                 with suppress(playwright().Error):
                     await self._page.wait_for_load_state("networkidle", timeout=patience.ACT_MS)
+        if not await self._is_kept():
+            return Doubt("unshown", self._set[-1][0].control.name)
+        marked, _ = await self._read_trouble()
+        after = await self._read()
+        self.seen = [line[:200] for line in (*self._alerts, *new_lines(before, after))[:_MOST_SEEN]]
+        if wrong := [name for name in marked if name not in trouble]:
+            return Doubt("refused", self.seen[0] if self.seen else wrong[0])
+        against = await self._find_against(before)
+        return Doubt("refused", against[0]) if against else None
+
+    async def _find_against(self, before: Frames) -> list[str]:
+        """The messages that turn down what was filled in last."""
+        act, element = self._set[-1]
+        said = await self._find_messages(element, new_lines(before, await self._read()), before)
+        told = [*self._alerts, *(line for line, message in said if message)]
+        return [line for line, *_ in find_refusing(told, act.control.name)] + find_hedged(told, act.control.name)
+
+    async def _is_kept(self) -> bool:
+        """Whether the fields that were filled last still have what they were filled with."""
         for act, element in self._set:
             with suppress(playwright().Error):  # a page that is elsewhere by now has taken it
                 element = await self._renew(act.control, element)
                 if act.kind in ("check", "clear"):
                     kept = await element.evaluate(CHECKED) is (act.kind == "check")
-                else:
+                elif act.kind == "choose":
                     kept = await element.evaluate(SELECTED, act.values)
+                else:
+                    kept = await self._still_has(act, element)
                 if not kept:
-                    return Doubt("unshown", act.control.name)
-        return None
+                    return False
+        return True
+
+    async def _still_has(self, act: Act, element: ElementHandle) -> bool:
+        """Whether a field has what was written, or what the page has made of that at once."""
+        return letters(await element.evaluate(TEXT)) in (letters(act.values[0]), self._texts.get(id(act)))
 
     async def check_only_ones(self, view: PageView, plans: list[Plan], clauses: Sequence[Clause]) -> bool:
         """Put a doubt in the place of each plan that speaks of a row by a name that another row may have, which the
@@ -368,11 +405,17 @@ class Operator(Fields):
     async def _act(self, act: Act, element: ElementHandle, following: Sequence[Clause]) -> bool | Doubt:
         """Whether the page shows that it was done, once it has come to rest."""
         fills = act.kind in ("write", "choose", "check", "clear")
+        if fills and not self._set:
+            self._alerts, self._shown, self._wrong = [], await self._read(), (await self._read_trouble())[0]
         self._set = [*self._set, (act, element)] if fills else []
         self._written += [(act, element)] if act.kind == "write" else []
         match act.kind:
             case "write":
-                return await self._write(act, element)
+                shows = await self._write(act, element)
+                with suppress(playwright().Error):
+                    field = await self._renew(act.control, element)
+                    self._texts[id(act)] = letters(await field.evaluate(TEXT))
+                return shows
             case "choose":
                 self._confirm_at_once(act, act.values)
                 return await self._choose(act, element)
@@ -447,8 +490,7 @@ class Operator(Fields):
         asks = not following and not self._named and act.kind == "press" and await self._find_new_field(element)
         if self._asked is None:
             return Doubt("asks", asks) if asks else True
-        read = "({text, names, open, fields, inline}) => ({text, names, open, fields, inline})"
-        found: Any = await self._asked.evaluate(read)
+        handle, found = self._asked
         names: list[str] = found["names"]
         if following:
             planned = plan_all(await look(self._page), following[:1], self.used, otherwise=wish)[0]
@@ -456,24 +498,22 @@ class Operator(Fields):
                 return True
         yes = [number for number, name in enumerate(names) if affirms(name, act.control.name)]
         no = [name for name in names if _declines(name, act.control.name)]
-        questions = "?" in found["text"] or _SURE.search(found["text"]) is not None
+        questions = _is_question(found["text"])
         # "Yes, submit" says what was pressed; "OK" does not.
         named = serious or any(affirms(_strip_yes(names[number]), act.control.name) for number in yes)
         if found["open"] and not following and not self._named and act.kind == "press":
             return Doubt("asks", found["text"], tuple(names[:5]))  # "share the budget": with whom is not said
-        if found["inline"] and not questions and not (len(yes) == 1 and no):
-            return True
         # Nothing but buttons, one of which goes back: what was pressed is not done yet.
         turns_back = not found["fields"] and len(names) > 1 and any(not _CLOSES & {*_words(name)} for name in no)
         if found["open"] or len(yes) != 1:
             unsure = questions or turns_back or (serious and (found["open"] or len(names) > 1))
-            return Doubt("asks", found["text"], tuple(names[:5])) if unsure else True
+            return Doubt("asks", found["text"], tuple(names[:5])) if unsure else self._verdict
         if not questions and not (no and named):
             # A message with a button to go on, unless one can go back as well.
-            return Doubt("asks", found["text"], tuple(names[:5])) if turns_back else True
+            return Doubt("asks", found["text"], tuple(names[:5])) if turns_back else self._verdict
         if self._confirm is not None:
             self._confirm(f"“{found['text']}”")
-        button = (await (await self._asked.get_property("buttons")).get_property(str(yes[0]))).as_element()
+        button = (await (await handle.get_property("buttons")).get_property(str(yes[0]))).as_element()
         assert button is not None
         shows = await self._press_and_watch(replace(act, kind="press"), button, careful=careful)
         with suppress(playwright().Error):
@@ -519,13 +559,13 @@ class Operator(Fields):
             ):
                 await asyncio.sleep(patience.POLL_SECONDS)
                 after = await self._read(menus=not item)
-            asked, news = await self._find_asking(buttons), _News(before, act.control.name)
+            asked, news = await self._find_asking(act, buttons), _News(self._first or before, act.control.name)
             if careful and not asked and "event" not in events:
                 await self._note(news, element, after)
                 await self._wait_for_regret(act, news, element, events, began, buttons, menus=not item)
                 if self._is_refused():
                     return True
-                after, asked = await self._read(menus=not item), await self._find_asking(buttons)
+                after, asked = await self._read(menus=not item), await self._find_asking(act, buttons)
         lines = [*dict.fromkeys((*self._alerts, *news.lines, *new_lines(before, after)))]
         self.seen = [line[:200] for line in lines[:_MOST_SEEN]]
         lines = [line for line in lines if line not in asked]  # "this cannot be undone" turns nothing down
@@ -540,24 +580,34 @@ class Operator(Fields):
             with suppress(playwright().Error):
                 return bool(await element.evaluate(CHOSEN, act.control.name))
             return False
-        if careful and not asked and "event" not in events:
-            return await self._weigh(act, element, self._first or before, after, news, trouble)
-        if asked and self._first is None:
-            self._first = before
-        return "event" in events or bool(self._alerts) or after != before
+        self._verdict = "event" in events or bool(self._alerts) or after != before
+        if careful and "event" not in events:
+            self._verdict = await self._weigh(act, element, news.before, after, news, trouble)
+        if asked:
+            self._first = news.before
+            return True
+        return self._verdict
 
     def _is_refused(self) -> bool:
         return self._refusal is not None
 
-    async def _find_asking(self, buttons: object) -> str:
-        """What the page asks back now, with buttons that were not there before."""
-        self._asked = None
-        asked = ""
+    async def _find_asking(self, act: Act, buttons: object) -> str:
+        """What the page asks back now, with buttons that were not there before: in a dialog, or in place with a
+        question, or with one button that says yes and others that say no.
+        """
+        self._asked, found = None, None
         with suppress(playwright().Error):  # the page may be on its way to another one
             handle = await self._page.evaluate_handle(_ASKING, buttons)
-            asked = str(await handle.evaluate("found => found?.text ?? ''"))
-            self._asked = handle if asked else None
-        return asked
+            read = "found => found && {...found, buttons: found.buttons.length}"
+            found = await handle.evaluate(read)
+        if found is None:
+            return ""
+        yes = [name for name in found["names"] if affirms(name, act.control.name)]
+        no = any(_declines(name, act.control.name) for name in found["names"])
+        if found["inline"] and not _is_question(found["text"]) and not (len(yes) == 1 and no):
+            return ""
+        self._asked = handle, found
+        return str(found["text"])
 
     async def _wait_for_regret(
         self,
@@ -582,7 +632,7 @@ class Operator(Fields):
         while self._refusal is None:
             await self._note(news, element, await self._read(menus=menus))
             told = [line for line, message in news.lines.items() if message]
-            if news.back or find_refusing(told, act.control.name) or await self._find_asking(buttons):
+            if news.back or find_refusing(told, act.control.name) or await self._find_asking(act, buttons):
                 break
             if events.count("request") > events.count("answered"):
                 quiet = clock() + _AFTER_ANSWER_SECONDS
@@ -631,9 +681,13 @@ class Operator(Fields):
                 same = any(one.row == act.control.row and one.role == act.control.role for one in seen) or (
                     act.control.role.startswith("menuitem") and any(one.row == act.control.row for one in seen)
                 )
-        written = [value for one, _ in self._written for value in one.values]
+        for one, filled in self._written:
+            with suppress(playwright().Error):
+                old, now = letters(one.control.value), letters(await filled.evaluate(TEXT))
+                if old and now == old != letters(one.values[0]) and await filled.is_visible():
+                    return Doubt("unshown", one.control.name)  # set back to what it was
         sight = Sight(before, after, messages, lasting, entries, name, same)
-        return weigh(replace(act, values=tuple(written)), sight) or True
+        return weigh(act, sight) or True
 
     async def _read_trouble(self) -> tuple[list[str], list[str]]:
         marked, secret = list[str](), list[str]()
@@ -772,6 +826,10 @@ def _is_serious(pressed: Mapping[str, Any]) -> bool:
     if pressed["method"] != "post" and _words(pressed["words"])[:1] == _words(pressed["words"]) == ["apply"]:
         return len(pressed["fields"]) != 1  # a code or a filter, and not oneself for a job
     return pressed["method"] == "post" or has_consequences(pressed["words"], link=pressed["link"], asks=asks)
+
+
+def _is_question(text: str) -> bool:
+    return "?" in text or _SURE.search(text) is not None
 
 
 def _words(text: str) -> list[str]:

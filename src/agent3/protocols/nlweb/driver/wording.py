@@ -109,8 +109,11 @@ log sign entrar iniciar
 """.strip().splitlines()
 ]
 """What the buttons of pages do, a line for each: verbs that may stand for one another."""
-VIEWING = frozenset("search open close play pause download print export read edit".split())
-"""The lines of these only show something, or take it out of the page."""
+VIEWING = frozenset(
+    "search find look show buscar encontrar mostrar open view see abrir ver close cerrar play reproducir pause pausar"
+    " download descargar print imprimir export exportar read leer edit editar bajar more new nuevo nueva".split()
+)
+"""Words of them that only show something, or take it out of the page."""
 _THINGS = [
     (frozenset(things.split()), frozenset(signs.split()))
     for things, _, signs in (
