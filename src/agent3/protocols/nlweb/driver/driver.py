@@ -13,6 +13,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from agent3.protocols.nlweb.driver import patience
+from agent3.protocols.nlweb.driver.evidence import leads_on
 from agent3.protocols.nlweb.driver.fields import Confirm
 from agent3.protocols.nlweb.driver.page_plans import Doubt, Plan, plan, plan_all
 from agent3.protocols.nlweb.driver.page_view import Control, PageView, look
@@ -233,22 +234,9 @@ def _may_show(view: PageView, clauses: Sequence[Clause], plans: Sequence[Plan], 
         return False
     if _begins(view, pressed[-1], following=clauses[doubtful]):
         return True
-    if any(one.opens or _leads_on(one) or (one.searches or (one.frame, one.form) in searched) for one in pressed):
-        return all(not one.sends or one.searches or _leads_on(one) for one in pressed)
+    if any(one.opens or leads_on(one) or (one.searches or (one.frame, one.form) in searched) for one in pressed):
+        return all(not one.sends or one.searches or leads_on(one) for one in pressed)
     return isinstance(hidden, list)
-
-
-def _leads_on(control: Control) -> bool:
-    """Whether a button says that it shows the next step of something."""
-    said = re.findall(r"\w+", fold(control.name))
-    return (
-        bool(said)
-        and (said[0] in ("next", "continue", "siguiente", "continuar") or _PAGE.fullmatch(control.name) is not None)
-        and not has_consequences(control.name)
-    )
-
-
-_PAGE = re.compile(r"\s*(?:page|p[aá]gina)\s+\d+\s*", re.IGNORECASE)
 
 
 def _begins(view: PageView, control: Control, *, following: Clause) -> bool:

@@ -26,6 +26,7 @@ __all__ = [
     "find_hedged",
     "find_refusal",
     "find_refusing",
+    "leads_on",
     "must_report",
     "new_lines",
     "reports",
@@ -63,6 +64,19 @@ def must_report(control: Control) -> bool:
     first = words_in(control.name)[:1]
     does = any(line & {word} for word in first for line in DOING if word not in VIEWING)
     return control.sends or control.toggles or does or has_consequences(control.name)
+
+
+def leads_on(control: Control) -> bool:
+    """Whether a button says that it shows the next step of something."""
+    said = re.findall(r"\w+", fold(control.name))
+    return (
+        bool(said)
+        and (said[0] in ("next", "continue", "siguiente", "continuar") or _PAGE.fullmatch(control.name) is not None)
+        and not has_consequences(control.name)
+    )
+
+
+_PAGE = re.compile(r"\s*(?:page|p[aá]gina)\s+\d+\s*", re.IGNORECASE)
 
 
 def weigh(act: Act, sight: Sight) -> Doubt | None:

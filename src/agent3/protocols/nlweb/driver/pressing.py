@@ -21,6 +21,7 @@ from agent3.protocols.nlweb.driver.evidence import (
     find_hedged,
     find_refusal,
     find_refusing,
+    leads_on,
     must_report,
     new_lines,
     weigh,
@@ -461,7 +462,7 @@ class Operator(Fields):
             else:
                 self._confirm(self._confirmed)
         try:
-            careful = serious or (must_report(act.control) and not following)
+            careful = serious or ((must_report(act.control) or leads_on(act.control)) and not following)
             shows = await self._press_and_watch(act, element, careful=careful)
             if shows is not True:
                 return shows
@@ -681,6 +682,11 @@ class Operator(Fields):
                 same = any(one.row == act.control.row and one.role == act.control.role for one in seen) or (
                     act.control.role.startswith("menuitem") and any(one.row == act.control.row for one in seen)
                 )
+        if leads_on(act.control):
+            with suppress(playwright().Error):
+                known, shown = self._view.visible, (await look(self._page)).visible
+                if [(one.role, one.name) for one in known] != [(one.role, one.name) for one in shown]:
+                    return True  # the next step asks for something else
         for one, filled in self._written:
             with suppress(playwright().Error):
                 old, now = letters(one.control.value), letters(await filled.evaluate(TEXT))
