@@ -138,8 +138,8 @@ def test_a_learnt_search_form_runs_as_it_is(browser: NLWebExecutor, learnt: NLWe
     assert info.hints.read_only
     assert info.input_schema is not None
     assert info.input_schema["required"] == ["what_you_look_for"]
-    assert info.input_schema["properties"]["kind"]["enum"] == ["", "green"]
-    result = run(browser, learnt, "search", what_you_look_for="sencha", kind="green")
+    assert info.input_schema["properties"]["kind"]["enum"] == ["any", "Green"]
+    result = run(browser, learnt, "search", what_you_look_for="sencha", kind="Green")
     assert result["heading"] == "Found sencha"
     assert run(browser, learnt, "search", what_you_look_for="assam")["heading"] == "Found assam"
 
@@ -270,6 +270,39 @@ def test_items_without_a_class_what_buttons_are_asked_as_and_prices_that_hold_ar
     asked = (made.info["return_it"].input_schema or {})["properties"]
     assert (list(asked), asked["condition"]["enum"]) == (["loan_number", "condition"], ["As new", "Broken"])
     assert [row["price"]["amount"] for row in courses] == [55.0, 40.0]
+
+
+MEMBERS = """<!doctype html><html lang=en><title>Club</title><nav><a href=/cart>Cart (3)</a></nav><h1>Members</h1>
+<table><thead><tr><th>Name</th><th>Balance</th><th>Actions</th></tr></thead>
+<tbody><tr><td>Ann</td><td>€ 3</td><td><button>Add to team</button></td></tr>
+<tr><td>Bob</td><td>€ -2.50</td><td><button>Add to team</button></td></tr></tbody></table>
+<h2>Plants</h2><div><article class=p><h3><a href=/1>Ficus</a></h3><i>€ 2</i><a href=/x>More</a></article>
+<article class=p><h3><a href=/2>Ivy</a></h3><i>€ 2</i><a href=/y>More</a></article><article class=p>
+<h3><a href=/3>Palm</a></h3><i>€ 2</i><a href=/z>More</a></article></div>
+<section><h2>Book a court</h2><form method=post><fieldset><legend>Floor</legend><label><input type=radio name=f value=1
+checked>Clay</label><label><input type=radio name=f value=2>Grass</label></fieldset><label>Day <input name=d required>
+</label><label>Hour <select name=h><option value="">Choose one<option value=a>Early<option value=b>Late</select></label>
+<label><input type=checkbox name=k required> I pay on time</label><button>Book it</button></form></section>"""
+
+
+def test_headings_name_what_has_no_name_and_rows_stand_within_the_words_of_their_buttons(
+    browser: NLWebExecutor,
+) -> None:
+    async def work(session: Session) -> NLWebInterface:
+        await session.page.set_content(MEMBERS)
+        return await learn(session.page)
+
+    made = on(browser, "/empty", work)
+    assert set(made.actions) == {"book_it", "read_members", "add_to_team", "list_plants", "open_cart"}
+    assert list(made.actions["read_members"][-1].extract_schema or ()) == ["name", "balance"]
+    assert made.info["add_to_team"].phrases == ["add to team {name}", "add {name} to team"]
+    assert made.actions["add_to_team"][-1].verify == "change"
+    assert list(made.actions["list_plants"][-1].extract_schema or ()) == ["title", "url", "price"]
+    booking = made.info["book_it"]
+    schema = booking.input_schema or {}
+    assert booking.phrases == ["book it", "book a court"]
+    assert schema["required"] == ["day", "hour", "i_pay_on_time"]
+    assert schema["properties"]["hour"]["enum"] == ["Early", "Late"]
 
 
 def test_a_person_keeps_renames_or_drops_what_was_learnt(learnt: NLWebInterface) -> None:

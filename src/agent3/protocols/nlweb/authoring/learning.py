@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import json
 import re
+from collections import Counter
 from collections.abc import Mapping
 from contextlib import suppress
 from typing import TYPE_CHECKING, Any, Literal
@@ -59,6 +60,10 @@ _LOOK = (
     pattern: one.pattern || '', least: one.min || '', most: one.max || '',
     group: one.type === 'radio' ? one.name : '', value: one.type === 'radio' ? one.value : '',
     legend: one.type === 'radio' ? legendOf(one) : '',
+    // A list that begins with "Choose one" has to be chosen from.
+    prompts: one.localName === 'select' && !one.value
+      && /^(\W*$|\W*(please )?(choose|select|pick)\b|elige|elija|selecciona|escoge)/i
+        .test(words(one.selectedOptions[0]?.text)),
     options: [...one.options ?? []].filter(each => !each.disabled).slice(0, 200)
       .map(each => [each.value, words(each.text)]),
   });
@@ -69,13 +74,19 @@ _LOOK = (
     const labelled = document.getElementById(element.getAttribute('aria-labelledby') ?? '');
     if (element.getAttribute('aria-label') || labelled)
       return words(element.getAttribute('aria-label') || labelled.innerText);
-    const inside = element.matches('form,section,table') && element.querySelector('legend,h1,h2,h3,h4,caption');
+    const set = element.matches('form') && element.querySelector(':scope > fieldset');
+    const asked = [...(set && element.elements) || []].filter(one => /^(input|select|textarea)$/.test(one.localName));
+    const inside = (element.matches('form,section,table') && element.querySelector('h1,h2,h3,h4,caption'))
+      || (set && asked.every(one => set.contains(one)) && set.querySelector(':scope > legend'));
     if (inside) return words(inside.innerText);
     const around = element.closest('section,article,fieldset,dialog,aside,main') ?? document.body;
     const before = headings.filter(one => around.contains(one) && !element.contains(one) && one.localName !== 'h1'
       && element.compareDocumentPosition(one) & Node.DOCUMENT_POSITION_PRECEDING);
     return words(before.at(-1)?.innerText);
   };
+  // A table or a list without a heading of its own is what the page is about.
+  const tops = headings.filter(one => one.localName === 'h1');
+  const topicOf = element => headingOf(element) || (tops.length === 1 ? words(tops[0].innerText) : '');
   const struck = one => one.closest('del,s,strike') || /line-through/.test(getComputedStyle(one).textDecorationLine);
   // Buttons that every row has: one action, with the row as its parameter. Rows that bear one name are left alone.
   const deedsOf = (rows, selector, nameOf) => {
@@ -113,13 +124,16 @@ _LOOK = (
     const body = rows[0]?.parentElement === table.tBodies[0] ? ' > tbody > tr:has(> td)' : ' tr:has(> td)';
     const selector = selectorOf(table) + body;
     const cells = head.map((_, at) => rows.slice(0, 6).map(row => words(row.cells[at]?.innerText)));
+    const bare = at => rows.every(row => row.cells[at]?.querySelector('button,[role=button]')
+      && !ownWords(row.cells[at]));
+    head.forEach((_, at) => { if (bare(at)) head[at] = ''; }); // nothing but what can be done
     const first = head.findIndex(Boolean);
-    return {name: headingOf(table) || saying(table.id), head, cells, rows: rows.length, selector,
+    return {name: topicOf(table) || saying(table.id), head, cells, rows: rows.length, selector,
             called: head[first], area: selectorOf(table),
             deeds: deedsOf(rows, selector, row => words(row.cells[first]?.innerText))};
   }).filter(one => one.rows >= 2 && one.head.length >= 2 && one.head.some(Boolean));
   // Lists: at least three elements with the same tag, classes and kind of parent, that are in no other such list.
-  const parts = 'h2,h3,h4,h5,h6,button,[role=button]';
+  const parts = 'h2,h3,h4,h5,h6,b,strong,time,button,[role=button]';
   const markOf = one => one.classList.length
     ? one.localName + [...one.classList].slice(0, 2).map(each => '.' + CSS.escape(each)).join('')
     : `${selectorOf(one.parentElement)} > ${one.localName}`;
@@ -150,21 +164,22 @@ _LOOK = (
         if (!leaf && !link && one.localName !== 'img') continue;
         if (struck(one) || one.closest('button,[role=button],select,svg')) continue;
         const kind = link ? 'link' : one.localName === 'img' ? 'image' : 'text';
-        const plain = kind !== 'text' ? kind : calledBy(one);
+        const heads = one.closest('h2,h3,h4,h5,h6,b,strong');
+        const plain = link && leaf && heads ? calledBy(heads) : kind !== 'text' ? kind : calledBy(one);
         const own = one.getAttribute('itemprop') || (plain === 'price' && plain)
           || (saying(one.classList[0]) && one.classList[0]) || plain;
         const name = own in fields ? `${own}_${Object.keys(fields).length + 1}` : own;
         const inside = one.classList[0] ? '.' + CSS.escape(one.classList[0]) : one.localName;
         if (Object.keys(fields).length < 12 && first.querySelector(inside) === one)
           fields[name] ??= {selector: inside, text: words(one.textContent), kind, leaf: Boolean(leaf),
-            title: /^h[1-6]$|^b$|^strong$/.test(one.localName) || /name|title/i.test(one.className)};
+            title: Boolean(heads) || /name|title/i.test(one.className)};
       }
       const mark = markOf(first);
-      const title = Object.values(fields).find(one => one.kind === 'text' && one.title)
+      const title = Object.values(fields).find(one => (one.kind === 'text' || one.leaf) && one.title)
         ?? Object.values(fields).find(one => one.kind === 'text' || one.leaf);
       const called = title ? Object.keys(fields).find(each => fields[each] === title) : '';
       const nameOf = row => words(title && row.querySelector(title.selector)?.innerText);
-      return {name: saying(first.classList[0]), heading: headingOf(first.parentElement), selector: mark,
+      return {name: saying(first.classList[0]), heading: topicOf(first.parentElement), selector: mark,
               rows: all.length, fields, called, area: selectorOf(first.parentElement),
               deeds: deedsOf(all, mark, nameOf)};
     }).filter(one => Object.keys(one.fields).length);
@@ -177,7 +192,8 @@ _LOOK = (
   const links = [...menu, ...others]
     .filter(one => shown(one) && words(one.innerText) && one.origin === location.origin
       && !one.getAttribute('href').startsWith('#'))
-    .slice(0, 40).map(one => ({name: words(one.innerText), path: one.pathname + one.search}));
+    .slice(0, 40).map(one => ({name: words(one.innerText).replace(/\s*\(\d+\)$/, '') || words(one.innerText),
+      path: one.pathname + one.search}));
   return {language: document.documentElement.lang, words: document.body.innerText.slice(0, 2000),
           title: words(document.title), path: location.pathname + location.search,
           about: words(document.querySelector('meta[name=description]')?.content), forms, tables, lists, links};
@@ -192,6 +208,7 @@ class _Field(Struct):
     kind: str
     required: bool
     optional: bool = False
+    prompts: bool = False
     given: bool = False
     pattern: str = ""
     least: str = ""
@@ -290,12 +307,14 @@ _SCHEMAS: dict[str, dict[str, Any]] = {
 _GENERIC = frozenset("submit send go ok save search enviar guardar aceptar buscar ir continue continuar".split())
 """What a button says whatever its form is for."""
 _NUMBER = re.compile(r"[-+]?\d[\d.,\s]*")
+_PLACED = re.compile(r"([^\W\d_]+) ((?:to|from|on|al|a la|a los|del|de la|en) .+)")
+"""A button whose words say what to do, and where."""
 _DAY = re.compile(r"\d{4}-\d\d-\d\d|\d{1,2}[./]\d{1,2}[./]\d{2,4}|\d{1,2} \w{3,10} \d{4}")
 _VERBS: Mapping[Language, Mapping[str, str]] = {
-    "en": {"list": "list {}", "show": "show me {}", "open": "open {}", "read": "Read {}", "all": "All {}",
-           "lead": "Open {} and read it", "of": "{} of {}", "search": "search"},
-    "es": {"list": "lista de {}", "show": "muestra {}", "open": "abre {}", "read": "Leer {}", "all": "Todo de {}",
-           "lead": "Abrir {} y leerlo", "of": "{} de {}", "search": "buscar"},
+    "en": {"list": "list {}", "show": "show me {}", "open": "open {}", "read": "Read {}",
+           "lead": "Open {} and read it", "search": "search"},
+    "es": {"list": "lista de {}", "show": "muestra {}", "open": "abre {}", "read": "Leer {}",
+           "lead": "Abrir {} y leerlo", "search": "buscar"},
 }  # fmt: skip
 """What phrases and descriptions say, in the language of the page."""
 
@@ -326,8 +345,10 @@ async def draft_page(page: Page, *, name: str | None = None) -> tuple[NLWebInter
         draft.add_table(content.path, table)
     for cards in content.lists:
         draft.add_list(content.path, cards)
+    times = Counter(name for name, _ in {(link.name, link.path) for link in content.links})
     for link in content.links:
-        draft.add_link(content.path, link)
+        if times[link.name] == 1:  # "More" leads to many places
+            draft.add_link(content.path, link)
     return draft.interface(content.about), draft.places
 
 
@@ -442,6 +463,7 @@ class Draft:
             is_required = field.required or (field.kind in ("text", "search") and is_search)
             if not reads and not marks and field.kind not in ("checkbox", "range"):
                 is_required = not field.optional and not field.given and not group
+            is_required |= field.prompts and not reads and not field.optional
             required += [name] if is_required else []
             steps += _fill_field(name, field, group, optional=not is_required)
         verify: Literal["change"] | None = None if reads else "change"
@@ -457,19 +479,23 @@ class Draft:
             steps += read_page()
         name, title = self._call_form(form)
         described = f"{title}: {', '.join(properties).replace('_', ' ')}" if properties else title
-        placeholders = " ".join(f"{{{key}}}" for key in required)
+        # Several values in a row say nothing of which is which: then the reader asks, or goes by their names.
+        placeholders = f"{{{required[0]}}}" if len(required) == 1 and required[0] not in _said(properties) else ""
         said = self._say["search"] if form.search and reads else name.lower()
         info = NLWebActionInfo(
             description=clean_text(described)[:300],
             input_schema=_object_schema(properties, required),
-            phrases=[f"{escape_braces(said)} {placeholders}".strip()],
+            phrases=[
+                clean_text(f"{escape_braces(one.lower())} {placeholders}").strip()
+                for one in dict.fromkeys((said, form.heading.lower() or said))
+            ],
             hints=ActionHints(read_only=reads, consequential=not reads),
         )
         self.add(name, steps, info, place=form.selector, more=form.heading or form.name)
 
     def _call_form(self, form: _Form) -> tuple[str, str]:
         """What a form is called, and its title: the button says what it does, the heading what it is about."""
-        title = form.heading or form.button or form.name or "form"
+        title = form.heading or (form.button if slugify(form.button, "") else "") or form.name or "form"
         if form.search:
             return "search", title
         button = form.button.strip()
@@ -481,7 +507,8 @@ class Draft:
     def add_list(self, path: str, cards: _List) -> None:
         """What repeats itself on a page, and the buttons that each of them has."""
         noun = clean_text(cards.title)
-        info = _describe_reading(self._say["all"].format(noun), [self._say[one].format(noun) for one in _LISTING])
+        phrases = [self._say[one].format(noun) for one in _LISTING]
+        info = _describe_reading(phrases[0][0].upper() + phrases[0][1:], phrases)
         self.add(f"list {noun}", [_navigate(path), _extract_cards(cards)], info, place=cards.area)
         for deed in cards.deeds:
             self.add_deed(path, deed, cards.called or "name", noun, cards.area)
@@ -489,15 +516,18 @@ class Draft:
     def add_deed(self, path: str, deed: _Deed, called: str, noun: str, area: str) -> None:
         """A button that each row has, as one action: which row is its parameter."""
         name = slugify(called, "name") if len(slugify(called, "name")) > 2 else "name"
-        said = json.dumps(deed.text, ensure_ascii=False)
-        tag = f"[{deed.attribute}={said}]" if deed.attribute else f":is(button, [role=button]):has-text({said})"
+        text = json.dumps(deed.text, ensure_ascii=False)
+        tag = f"[{deed.attribute}={text}]" if deed.attribute else f":is(button, [role=button]):has-text({text})"
         row = f'{escape_braces(deed.selector)}:has(:text-is("{{{name}}}"))'
         step = NLWebAction(action_type=ActionType.CLICK, selector=f"{row} {escape_braces(tag)}", verify="change")
-        schema = {"type": "string", "minLength": 1, "examples": [deed.example], "description": f"{called}: {noun}"}
+        said = escape_braces(deed.text.lower())
+        parted = _PLACED.fullmatch(said)  # "add the fern to cart", not "add to cart the fern"
+        within = [f"{parted[1]} {{{name}}} {parted[2]}"] if parted else []
+        schema = {"type": "string", "minLength": 1, "examples": [deed.example], "description": f"{called} ({noun})"}
         info = NLWebActionInfo(
-            description=clean_text(self._say["of"].format(deed.text, noun))[:300],
+            description=clean_text(f"{deed.text} ({noun})")[:300],
             input_schema=_object_schema({name: schema}, [name]),
-            phrases=[f"{escape_braces(deed.text.lower())} {{{name}}}"],
+            phrases=[f"{said} {{{name}}}", *within],
             hints=ActionHints(consequential=has_consequences(deed.text)),
         )
         self.add(deed.text, [_navigate(path), step], info, place=area, more=noun)
@@ -630,6 +660,11 @@ def _object_schema(properties: Mapping[str, Any], required: list[str]) -> dict[s
     }
 
 
+def _said(properties: Mapping[str, Any]) -> set[str]:
+    """The properties that nobody says in a sentence: a box is ticked or not."""
+    return {name for name, schema in properties.items() if schema.get("type") == "boolean"}
+
+
 def _say_choices(group: list[_Field]) -> list[str]:
     """What each of several buttons is called; by their values where the labels do not tell them apart."""
     labels = [clean_text(button.label) for button in group]
@@ -641,7 +676,13 @@ def _field_schema(field: _Field, group: list[_Field]) -> dict[str, Any]:
     if group:
         schema["enum"] = _say_choices(group)
     elif field.options:
-        schema["enum"] = [value for value, _ in field.options if value or field.required is False]
+        texts = [text for _, text in field.options]
+        as_said = all(texts) and len({*texts}) == len(texts)  # a step takes either
+        schema["enum"] = [
+            text if as_said else value
+            for value, text in field.options
+            if value or not (field.required or field.prompts)
+        ]
     for name, text in (("minimum", field.least), ("maximum", field.most)):
         if schema["type"] == "number":
             with suppress(ValueError):
