@@ -350,7 +350,11 @@ class Healer:
         for words in self._as_filled(record).values:
             if not await shows(page, words):
                 # What was asked for is not there: that is an answer, and nothing else is looked for in its place.
-                await own.wait_for(state="attached", timeout=max((end - time.monotonic()) * 1000, 1.0))
+                selector = self._as_filled(record).selector
+                try:
+                    await own.wait_for(state="attached", timeout=max((end - time.monotonic()) * 1000, 1.0))
+                except playwright().TimeoutError:
+                    raise ElementMissing(f"{words!r} was not found on the page", data={"selector": selector}) from None
         another: _AnotherNow | None = None
         for round_ in count():
             search = await self._search(page, record)
