@@ -6,6 +6,7 @@ answers. What a caller may not call it does not see either, here as in every lis
 
 from __future__ import annotations
 
+import asyncio
 from collections.abc import AsyncIterator, Awaitable, Callable, Coroutine, Mapping, Sequence
 from contextlib import suppress
 from itertools import islice
@@ -51,6 +52,8 @@ from agent3.gateway.which import (
     read_choice,
     refuses,
     said_in,
+    starts_at_once,
+    takes_any,
     undecided,
 )
 from agent3.model import (
@@ -417,9 +420,12 @@ class Gateway:
     async def choose(self, agent: Agent, offered: Sequence[Capability], message: str, given: Any = None) -> Capability:
         """What a message that names no capability means: the only one, or the one that fits best. Where that is not
         clear it is the one that takes commands, or ``undecided``, and ``start`` asks the caller.
+
+        The only one is asked about as well, if the message does not speak of it and would yet start it: "hello" to an
+        agent that deletes.
         """
         if len(offered) == 1:
-            return offered[0]
+            return await self._choose_only(agent, offered, message, given)
         if not offered:
             raise CapabilityNotFound(f"Agent {agent.id!r} has no capability that can be called.")
         actions = [capability for capability in offered if capability.meta.get("reads") != "commands"]
@@ -429,6 +435,14 @@ class Gateway:
             return next(capability for capability in offered if capability not in actions)
         listed = await self.directory.closest(agent, actions, message, MOST_LISTED)
         return undecided(listed, len(actions) - len(listed))
+
+    async def _choose_only(self, agent: Agent, offered: Sequence[Capability], message: str, given: Any) -> Capability:
+        only = offered[0]
+        if given is not None or takes_any(only, message) or await self.directory.choose(agent, offered, message):
+            return only
+        # One that lacks something asks for it by itself, and what is forbidden is refused there.
+        starts = await asyncio.to_thread(starts_at_once, agent, only, message, self.core.env.now())
+        return undecided(offered) if starts else only
 
     async def call(self, caller: Caller, request: CallRequest) -> Outcome:
         """Call an agent. Refusals that come before there is a target are recorded like any other, then raised."""

@@ -8,14 +8,17 @@ from __future__ import annotations
 
 import re
 from collections.abc import Mapping, Sequence
+from datetime import datetime
 from typing import Any
 
 from msgspec.structs import replace
 
 from agent3.directory.choice import choose, index_capabilities
 from agent3.model import Agent, Answer, Capability, Needs, Part, Question, one_line
+from agent3.sentences import FREE_TEXT, Understood, acts, free_text, read
 from agent3.sentences.answers import find_listed, judge_words
 from agent3.sentences.lexicon import detect_language
+from agent3.sentences.prohibitions import agrees
 from agent3.sentences.tokens import LONGEST
 
 __all__ = [
@@ -28,6 +31,8 @@ __all__ = [
     "read_choice",
     "refuses",
     "said_in",
+    "starts_at_once",
+    "takes_any",
     "undecided",
     "write_question",
 ]
@@ -53,6 +58,26 @@ def is_undecided(capability: Capability) -> bool:
     return not capability.name and _LISTED in capability.meta
 
 
+def takes_any(capability: Capability, message: str) -> bool:
+    """Whether the only capability of an agent is meant whatever a message says: it only reads, or its input is what
+    somebody says, and it does not act on that by itself.
+    """
+    if capability.hints.read_only or not message.strip() or capability.meta.get("reads") in ("messages", "commands"):
+        return True
+    if not capability.input_schema or FREE_TEXT in capability.input_schema:
+        return True  # it converses
+    hears = capability.meta.get("reads") == "context" and not capability.input_schema.get("properties")
+    return (hears or free_text(capability, message) is not None) and not acts(capability)
+
+
+def starts_at_once(agent: Agent, capability: Capability, message: str, now: float) -> bool:
+    """Whether a message would start a capability without saying anything for it: nothing is missing, and nothing is
+    left over that would be asked about. Made in a thread.
+    """
+    reading = read(capability, message, datetime.fromtimestamp(now), agent=agent.name)  # noqa: DTZ006 - the user's day
+    return isinstance(reading, Understood) and not reading.input
+
+
 def ask_which(agent: Agent, capability: Capability, message: str) -> Needs:
     """The question, in the language of the message."""
     listed, more = capability.meta[_LISTED], capability.meta[_MORE]
@@ -74,6 +99,12 @@ def _write(name: str, listed: Sequence[Sequence[str]], more: int, message: str) 
         if spanish
         else f"It is not clear what {name} should do. Which one do you mean?"
     )
+    if len(listed) == 1 and not more:
+        first = (
+            f"No está claro si el mensaje es para {name}. ¿Debe hacer esto?"
+            if spanish
+            else f"It is not clear whether the message is for {name}. Should it do this?"
+        )
     lines = [first, *(f"- {one}: {about}" if about else f"- {one}" for one, about in listed)]
     if more:
         lines.append(f"… y {more} más; indique el nombre." if spanish else f"… and {more} more; answer with a name.")
@@ -124,5 +155,7 @@ def read_choice(listed: Sequence[Capability], said: str, now: float) -> tuple[Ca
     names, titles = [one.name for one in listed], [one.title or one.name for one in listed]
     if (place := find_listed(names, said, titles)) is not None:
         return listed[place], ()
+    if len(listed) == 1 and agrees(said):
+        return listed[0], ()
     best = choose(index_capabilities(listed), listed, said, now) if said else None
     return None if best is None else (best, (Part(text=said),))

@@ -15,6 +15,7 @@ from agent3.sentences.lexicon import fold_letters, is_action, meanings
 
 __all__ = [
     "Why",
+    "agrees",
     "asks_about",
     "blank_courtesies",
     "drops_matter",
@@ -462,6 +463,12 @@ def refuses(text: str) -> bool:
     if not said:
         return False
     return _REFUSES_WHOLLY.fullmatch(said) is not None or bool(_REFUSAL.fullmatch(said) and _REFUSES.search(said))
+
+
+def agrees(text: str) -> bool:
+    """Whether a text says nothing but yes: "ok", "yes, please", "claro"."""
+    clauses = [clause for clause in re.split(r"[,;.:!]+", _fold_short(text)) if clause.strip()]
+    return bool(clauses) and all(map(_AGREEING.fullmatch, clauses))
 
 
 def hesitates(text: str, *, agrees: bool = False) -> bool:
