@@ -11,18 +11,20 @@ from typing import Any
 import pytest
 from mcp.client.client import Client
 
-from agent3 import LocalAgent
+from agent3 import Context, LocalAgent
 from agent3.directory import directory
 from agent3.directory.choice import index_capabilities
 from agent3.directory.search import Index
+from agent3.gateway.gateway import Caller, CallRequest
 from agent3.gateway.which import write_question
-from agent3.model import Capability
+from agent3.model import LOCAL, Capability, Done, Failed, Needs, Outcome
 from agent3.protocols.a2a.agents.serving import listening
 from agent3.protocols.a2a.grpc import connect
 from agent3.protocols.a2a.wire.types import Generation, Message, Part, Role, Send, Task
 from agent3.security.outbound import Gate, Policy
+from agent3.server.build import build
 from agent3.settings import Client as Known
-from agent3.settings import Limits, Rule, Server, Settings
+from agent3.settings import Limits, Rule, Server, Settings, Storage
 from tests.support.a2a_toy import message, rpc, unary
 from tests.support.gateway import Door, Hosted, hosted
 
@@ -241,6 +243,45 @@ def test_of_very_many_the_closest_are_listed_and_any_can_be_named(gateway: Hoste
     assert "enum" not in question["schema"]
     done = gateway.post(f"/v1/calls/{asked['job']}/answer", {"message": "work29"}).json
     assert done["result"] == f"29: {VAGUE}"
+
+
+def test_the_only_capability_of_an_agent_is_not_started_by_a_greeting() -> None:
+    done: list[str] = []
+
+    async def wipe() -> str:
+        """Delete all files."""
+        done.append("wiped")
+        return "wiped"
+
+    async def chat(ctx: Context) -> str:
+        """Talk."""
+        return f"you said {ctx.message}"
+
+    def one(function: Any) -> LocalAgent:
+        agent = LocalAgent(function.__name__ + "r")
+        agent.add(function)
+        return agent
+
+    async def main() -> None:
+        async with build(Settings(storage=Storage(url=":memory:")), [one(wipe), one(chat)]) as server:
+            me, gateway = Caller(LOCAL, "test"), server.gateway
+
+            async def call(agent: str, said: str, **more: Any) -> Outcome:
+                return await gateway.call(me, CallRequest(agent=agent, message=said, **more))
+
+            for answer, outcome in (("no", Failed), ("yes", Done)):
+                asked = await call("wiper", VAGUE)
+                assert isinstance(asked, Needs)
+                assert "Should it do this?\n- wipe: Delete all files." in asked.questions[0].text
+                assert not done
+                assert asked.job is not None
+                assert isinstance(await gateway.reply(me, asked.job, answer), outcome)
+            for more in ({}, {"capability": "wipe"}):
+                assert isinstance(await call("wiper", "delete all files", **more), Done)
+            assert done == ["wiped"] * 3
+            assert isinstance(await call("chatr", VAGUE), Done)
+
+    asyncio.run(main())
 
 
 def test_the_question_is_in_the_language_of_the_message() -> None:

@@ -727,8 +727,9 @@ def test_a_replay_is_refused_by_the_next_process_too(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize(
-    ("client", "words"),
+    ("clients", "words"),
     [
+        ((Client("me", key="env:LONG"), Client("me", key="env:LONG2")), "'me' occurs 2 times. Each client needs an id of its own"),
         (Client("me"), "needs key"),
         (Client("me", signing="the secret itself, by mistake"), "must be env:NAME"),
         (Client("me", signing="env:NOT_SET"), "NOT_SET"),
@@ -737,10 +738,12 @@ def test_a_replay_is_refused_by_the_next_process_too(tmp_path: Path) -> None:
         (Client('m"e', signing="env:LONG"), "cannot be the id"),
     ],
 )
-def test_a_client_whose_signing_cannot_work_keeps_the_gateway_from_starting(client: Client, words: str) -> None:
+def test_a_client_whose_signing_cannot_work_keeps_the_gateway_from_starting(
+    clients: Client | tuple[Client, ...], words: str
+) -> None:
     environment = {"SHORT": "short", "LONG": "long enough to be a key of somebody"}
     with pytest.raises(SetupError) as refusal:
-        Doorkeeper(Settings(clients=(client,)), Metrics(), environment)
+        Doorkeeper(Settings(clients=clients if isinstance(clients, tuple) else (clients,)), Metrics(), environment)
     assert words in refusal.value.message
     assert "by mistake" not in refusal.value.message
 

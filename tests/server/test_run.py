@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import http.client
 import json
 import signal
 import sqlite3
@@ -11,12 +12,17 @@ import sys
 import threading
 import time
 from collections.abc import Iterator
+from contextlib import closing, suppress
 from pathlib import Path
 
 import pytest
 from mcp.client.client import Client
 
-from tests.support.gateway import Process, Reply, gateway, run_agent3
+from agent3 import LocalAgent
+from agent3.server.run import InBackground
+from agent3.settings import Server as ServerSettings
+from agent3.settings import Settings, Storage
+from tests.support.gateway import Door, Process, Reply, gateway, run_agent3
 from tests.support.postgres import new_database_url
 
 SLOW = '''
@@ -305,3 +311,32 @@ def test_a_data_folder_that_cannot_be_used_is_one_sentence(tmp_path: Path) -> No
     assert done.returncode == 2
     assert "AGENT3_DATA" in done.stderr
     assert len(done.stderr.splitlines()) == 1
+
+
+def test_a_call_that_the_stop_cuts_off_is_recorded_as_that(tmp_path: Path) -> None:
+    """Its caller was still there: it neither cancelled nor left."""
+    file = tmp_path / "stopped.db"
+    begun, agent = threading.Event(), LocalAgent("slow")
+
+    async def wait() -> str:
+        """Wait."""
+        begun.set()
+        await asyncio.Event().wait()
+        return ""
+
+    agent.add(wait)
+    settings = Settings(storage=Storage(url=f"sqlite:///{file}"), server=ServerSettings(port=0, shutdown_seconds=0.0))
+    with InBackground(settings, [agent]) as url:
+        door = Door(url)
+        asked = threading.Thread(target=lambda: _ask_until_cut(door))
+        asked.start()
+        assert begun.wait(60)
+    asked.join(60)
+    with closing(sqlite3.connect(file)) as database:
+        rows = database.execute("SELECT status, code, message FROM calls WHERE agent = 'slow'").fetchall()
+    assert rows == [("failed", "interrupted", "The gateway was stopped before the call ended.")]
+
+
+def _ask_until_cut(door: Door) -> None:
+    with suppress(OSError, http.client.HTTPException):
+        door.ask("POST", "/v1/call", {"agentId": "slow", "capability": "wait"})

@@ -184,6 +184,9 @@ def test_the_settings_choose(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) ->
 
     assert isinstance(asyncio.run(choose("database")), DatabaseBlobs)
     asyncio.run(choose(str(tmp_path / "elsewhere")))
+    for wrong in ("s3:", "s3:/bucket", "gs://bucket", "S3://bucket"):
+        with pytest.raises(SetupError, match=r"storage\.artifacts cannot be .*s3://BUCKET/PREFIX"):
+            asyncio.run(choose(wrong))
     monkeypatch.delenv("AWS_ACCESS_KEY_ID", raising=False)
     with pytest.raises(SetupError, match="AWS_ACCESS_KEY_ID"):
         asyncio.run(choose("s3://bucket"))

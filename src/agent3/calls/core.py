@@ -227,11 +227,16 @@ class Core:
         """The time that running turns have to finish begins now: the doors wait for their requests as long."""
         self._leaves_at = asyncio.get_running_loop().time() + self.settings.server.shutdown_seconds
 
+    def cut_off(self) -> None:
+        """What is cancelled from now on is cancelled because this gateway stops, and recorded so."""
+        self.parts.ledger.is_stopping = True
+
     async def aclose(self) -> None:
         """Let running turns finish for a while, write what is left, and close the connectors."""
         if self._leaves_at is None:
             self.begin_leaving()
         assert self._leaves_at is not None
+        self.cut_off()
         await self.runner.aclose(max(0.0, self._leaves_at - asyncio.get_running_loop().time()))
         await self.parts.ceiling.aclose()
         if self.callbacks is not None:

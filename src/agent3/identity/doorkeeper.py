@@ -98,6 +98,12 @@ class Doorkeeper:
                 "but it has no clients, so every caller would be the local user. Add a client and give it "
                 "the printed key:\n  agent3 client add me\nor set server.local_key, or remove the name."
             )
+        counts = Counter(client.id for client in settings.clients)
+        if twice := [name for name, count in counts.items() if count > 1]:
+            raise SetupError(
+                f"clients: {twice[0]!r} occurs {counts[twice[0]]} times. Each client needs an id of its own; "
+                "a second key for one client comes from agent3 client rotate."
+            )
         for client in settings.clients:
             if client.id in ("", LOCAL.id):
                 raise SetupError(f"clients: {client.id!r} cannot be the id of a client. Choose another.")

@@ -31,7 +31,7 @@ from agent3.sentences.reader import Forbidden
 from agent3.sentences.slots import Form, form_of, split_name
 from agent3.sentences.tokens import LONGEST
 
-__all__ = ["FREE_TEXT", "acts", "find_dictated_refusal", "find_refusal", "free_text", "speaks_of"]
+__all__ = ["FREE_TEXT", "acts", "find_dictated_refusal", "find_refusal", "free_text", "speaks_of", "talks"]
 
 FREE_TEXT = "x-agent3-free-text"
 """The keyword of an input schema that names the parameter which takes a message as it is, whatever others there are."""
@@ -123,6 +123,11 @@ def acts(capability: Capability) -> bool:
     """Whether a capability does something, and does not only look something up or talk."""
     form = form_of(capability)
     return _find_nature(form, capability.name, capability.description[:100], capability.hints.consequential)[1]
+
+
+def talks(capability: Capability) -> bool:
+    """Whether a capability does nothing but talk, by its name."""
+    return bool(_TALKING.intersection(split_name(capability.name)))
 
 
 def find_refusal(capability: Capability, message: str, *, agent: str = "") -> Forbidden | None:

@@ -321,7 +321,16 @@ class _Uvicorn(uvicorn.Server):
 
     async def shutdown(self, sockets: list[socket.socket] | None = None) -> None:
         self._server.core.begin_leaving()  # requests and jobs have the same seconds, not one after the other
+        if not self.config.timeout_graceful_shutdown:  # nothing is waited for
+            self._server.core.cut_off()
         await super().shutdown(sockets)
+
+    async def _wait_tasks_to_complete(self) -> None:
+        try:
+            await super()._wait_tasks_to_complete()
+        except asyncio.CancelledError:  # their time is over, and what still runs is cancelled next
+            self._server.core.cut_off()
+            raise
 
     @contextmanager
     def capture_signals(self) -> Iterator[None]:

@@ -21,7 +21,7 @@ from agent3.calls.outcomes import FALLBACK, HEALS, NOTICES, REFUSALS, UNTRUSTED,
 from agent3.calls.prices import SetPrice
 from agent3.calls.step import Aim, Entered, Left, Parts, Stage, Step
 from agent3.env import Env
-from agent3.errors import Agent3Error, StorageError
+from agent3.errors import Agent3Error, Interrupted, StorageError
 from agent3.model import Call, Done, Failed, Needs, Outcome, Part, Route, Turn, Usage, Working
 from agent3.observe import logs
 from agent3.observe.logs import BOUND, Bound, Ids
@@ -71,6 +71,8 @@ class Ledger:
         metrics: Metrics,
         segment: audit.Segment | None = None,
     ):
+        self.is_stopping = False
+        """Whether a call that is cut off now is cut off by the stop of its gateway, and not by its caller."""
         self._database = database
         self._batched = mode == "batched"
         self._env = env
@@ -423,7 +425,12 @@ class _Record(Stage):
         live = call.live
         if isinstance(error, asyncio.CancelledError):
             BOUND.reset(live.log_token)
-            gone = Failed("canceled", "The caller disconnected or cancelled.")
+            gone, status = Failed("canceled", "The caller disconnected or cancelled."), "canceled"
+            if self._ledger.is_stopping and live.handed_on:
+                gone = failed_by(Interrupted("The gateway was stopped. The next one goes on with the job."))
+            elif self._ledger.is_stopping:
+                gone = failed_by(Interrupted("The gateway was stopped before the call ended."))
+                status = "failed"
             seconds = self._env.monotonic() - live.started
             into = (0 if call.input is None else _json_bytes(call.input)) + _part_bytes(call.parts)
             usage = _NOTHING
@@ -431,11 +438,11 @@ class _Record(Stage):
                 usage = self._count_usage(live, None, seconds, into) or _NOTHING
                 self._budgets.settle(self._accounts_of(live), usage.cost, live.reserved)
                 live.reserved = None
-            self._ledger.write_later(self._row(call, gone, "canceled", seconds, usage, into, 0))
+            self._ledger.write_later(self._row(call, gone, status, seconds, usage, into, 0))
             if self._bodies is not None:
                 self._bodies.keep(call, None, into + _json_bytes(call.answers), self._sensitive)
             if self._tracer is not None:
-                self._end_span(live, "canceled")
+                self._end_span(live, status)
             return error
         if isinstance(error, StorageError):
             return self.leave(call, failed_by(error))

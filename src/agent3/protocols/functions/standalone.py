@@ -12,6 +12,7 @@ import asyncio
 import atexit
 import itertools
 import os
+import re
 import threading
 from collections.abc import Awaitable, Callable, Coroutine, Mapping, Sequence
 from functools import partial
@@ -28,7 +29,7 @@ from agent3.calls.runner import Target
 from agent3.calls.steps.authorize import unknown
 from agent3.directory import Directory, Reputation
 from agent3.env import REAL
-from agent3.errors import Agent3Error, Conflict, StorageError
+from agent3.errors import Agent3Error, Conflict, SetupError, StorageError
 from agent3.gateway import Caller, Gateway
 from agent3.model import LOCAL, Agent, Call, Capability, Connector, Event, Outcome, Part, Principal
 from agent3.observe.logs import get as logger
@@ -323,10 +324,20 @@ def _has_failed(opening: asyncio.Future[Gateway]) -> bool:
     return opening.cancelled() or opening.exception() is not None
 
 
+_SCHEME = re.compile(r"[A-Za-z][A-Za-z0-9+.-]+:")
+"""What begins an address, and no path: a drive of Windows has one letter."""
+
+
 def blob_folder(settings: Settings, url: str) -> Path | None:
     """Where large results lie: as set, else beside the database, else in the data folder; None for memory."""
-    if settings.storage.artifacts and not is_shared(settings.storage.artifacts):
-        return Path(settings.storage.artifacts)
+    where = settings.storage.artifacts
+    if where and not is_shared(where):
+        if _SCHEME.match(where):
+            raise SetupError(
+                f"storage.artifacts cannot be {where[:100]!r}. Write a folder, database, or s3://BUCKET/PREFIX. A "
+                "folder whose name has a colon is written with ./ in front."
+            )
+        return Path(where)
     if url.startswith("sqlite:///") and not url.endswith(("///", ":memory:")):
         return Path(url.removeprefix("sqlite:///")).expanduser().parent / "artifacts"
     return data_folder() / "artifacts" if url.startswith("postgres") else None
