@@ -15,7 +15,7 @@ from msgspec.structs import replace
 
 from agent3.directory.choice import choose, index_capabilities
 from agent3.model import Agent, Answer, Capability, Needs, Part, Question, one_line
-from agent3.sentences import FREE_TEXT, Understood, acts, free_text, read, talks
+from agent3.sentences import FREE_TEXT, Understood, acts, free_text, read, talks, understands
 from agent3.sentences.answers import find_listed, judge_words
 from agent3.sentences.lexicon import detect_language
 from agent3.sentences.prohibitions import agrees
@@ -64,9 +64,12 @@ def takes_any(capability: Capability, message: str) -> bool:
     """
     if capability.hints.read_only or not message.strip() or capability.meta.get("reads") in ("messages", "commands"):
         return True
-    if not capability.input_schema or FREE_TEXT in capability.input_schema or talks(capability):
+    schema = capability.input_schema
+    if FREE_TEXT in schema or talks(capability) or understands(capability):
         return True  # it converses
-    hears = capability.meta.get("reads") == "context" and not capability.input_schema.get("properties")
+    if "properties" not in schema and schema.get("additionalProperties") is not False:
+        return True  # it takes whatever it is given
+    hears = capability.meta.get("reads") == "context" and not schema.get("properties")
     return (hears or free_text(capability, message) is not None) and not acts(capability)
 
 

@@ -6,7 +6,15 @@ One reader for every kind of target. It reads words and schemas, and knows no pr
 from __future__ import annotations
 
 from agent3.sentences.answers import judge_answer, judge_words
-from agent3.sentences.free_text import FREE_TEXT, acts, find_dictated_refusal, find_refusal, free_text, talks
+from agent3.sentences.free_text import (
+    FREE_TEXT,
+    acts,
+    find_dictated_refusal,
+    find_refusal,
+    free_text,
+    talks,
+    understands,
+)
 from agent3.sentences.prohibitions import find_prohibition
 from agent3.sentences.reader import Ask, Forbidden, Reading, Understood, read
 
@@ -25,4 +33,5 @@ __all__ = [
     "judge_words",
     "read",
     "talks",
+    "understands",
 ]

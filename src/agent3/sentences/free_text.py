@@ -31,7 +31,16 @@ from agent3.sentences.reader import Forbidden
 from agent3.sentences.slots import Form, form_of, split_name
 from agent3.sentences.tokens import LONGEST
 
-__all__ = ["FREE_TEXT", "acts", "find_dictated_refusal", "find_refusal", "free_text", "speaks_of", "talks"]
+__all__ = [
+    "FREE_TEXT",
+    "acts",
+    "find_dictated_refusal",
+    "find_refusal",
+    "free_text",
+    "speaks_of",
+    "talks",
+    "understands",
+]
 
 FREE_TEXT = "x-agent3-free-text"
 """The keyword of an input schema that names the parameter which takes a message as it is, whatever others there are."""
@@ -128,6 +137,13 @@ def acts(capability: Capability) -> bool:
 def talks(capability: Capability) -> bool:
     """Whether a capability does nothing but talk, by its name."""
     return bool(_TALKING.intersection(split_name(capability.name)))
+
+
+def understands(capability: Capability) -> bool:
+    """Whether the parameter of a capability is what somebody says, such as ``message``, and not what is sought."""
+    form = form_of(capability)
+    taker = None if form.unreadable else _taker(form, capability.name, FREE_TEXT in capability.input_schema)
+    return taker is not None and taker.understands
 
 
 def find_refusal(capability: Capability, message: str, *, agent: str = "") -> Forbidden | None:
