@@ -305,7 +305,8 @@ class Client(Struct, frozen=True, forbid_unknown_fields=True):
     """A client that may call over the network."""
 
     id: str
-    """Its name in rules, limits and the ledger."""
+    """Its name in rules, limits and the ledger. Entries with one id are keys of one client, and must have the same
+    scopes and tenant."""
     key: str = ""
     """``env:NAME``, or ``sha256:HEX`` of the key that it sends as ``Authorization: Bearer …`` or ``X-API-Key``."""
     scopes: tuple[str, ...] = ()

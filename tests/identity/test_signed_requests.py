@@ -729,7 +729,7 @@ def test_a_replay_is_refused_by_the_next_process_too(tmp_path: Path) -> None:
 @pytest.mark.parametrize(
     ("clients", "words"),
     [
-        ((Client("me", key="env:LONG"), Client("me", key="env:LONG2")), "'me' occurs 2 times. Each client needs an id of its own"),
+        ((Client("me", key="env:LONG", scopes=("x",)), Client("me", key="env:LONG")), "'me' occurs more than once"),
         (Client("me"), "needs key"),
         (Client("me", signing="the secret itself, by mistake"), "must be env:NAME"),
         (Client("me", signing="env:NOT_SET"), "NOT_SET"),

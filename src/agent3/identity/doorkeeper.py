@@ -98,12 +98,13 @@ class Doorkeeper:
                 "but it has no clients, so every caller would be the local user. Add a client and give it "
                 "the printed key:\n  agent3 client add me\nor set server.local_key, or remove the name."
             )
-        counts = Counter(client.id for client in settings.clients)
-        if twice := [name for name, count in counts.items() if count > 1]:
-            raise SetupError(
-                f"clients: {twice[0]!r} occurs {counts[twice[0]]} times. Each client needs an id of its own; "
-                "a second key for one client comes from agent3 client rotate."
-            )
+        rights = {client.id: (frozenset(client.scopes), client.tenant) for client in settings.clients}
+        for client in settings.clients:
+            if rights[client.id] != (frozenset(client.scopes), client.tenant):
+                raise SetupError(
+                    f"clients: {client.id!r} occurs more than once, with different scopes or tenants. A second key of "
+                    "a client repeats both; another client needs an id of its own."
+                )
         for client in settings.clients:
             if client.id in ("", LOCAL.id):
                 raise SetupError(f"clients: {client.id!r} cannot be the id of a client. Choose another.")
