@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 from datetime import datetime
+from typing import Any
 
 import pytest
 
@@ -89,6 +90,28 @@ def test_a_thing_that_a_capability_has_nothing_to_do_with_stops_it(message: str)
     draft = Capability(name="send_draft", description="Send the last draft.", input_schema={"type": "object"})
     assert isinstance(read(draft, message, datetime(2026, 11, 16)), Ask)
     assert isinstance(read(draft, "send the draft", datetime(2026, 11, 16)), Understood)
+
+
+@pytest.mark.parametrize(
+    ("message", "understood"),
+    [
+        ("create user Ann but do not send the welcome mail", {"name": "Ann", "send_welcome_mail": False}),
+        ("create user Ann. Don't send her the welcome mail.", {"name": "Ann", "send_welcome_mail": False}),
+        ("create user Ann but don't tell Bob", None), ("crea el usuario Ann pero no se lo digas a Bob", None),
+        ("create the user Ann quietly", None), ("create user Ann but don't do it yet", None),
+        ("create user Ann and don't create user Bob", None),
+    ],
+)  # fmt: skip
+def test_what_is_forbidden_beside_a_request_is_a_switch_or_stops_it(message: str, understood: Any) -> None:
+    flag = {"type": "boolean", "description": "Send the welcome mail"}
+    schema = {
+        "type": "object",
+        "properties": {"name": {"type": "string"}, "send_welcome_mail": flag},
+        "required": ["name"],
+    }
+    create = Capability(name="create_user", description="Create a user.", input_schema=schema)
+    reading = read(create, message, datetime(2026, 11, 16))
+    assert (reading.input if isinstance(reading, Understood) else None) == understood
 
 
 def bank(done: list[tuple[str, float]]) -> LocalAgent:

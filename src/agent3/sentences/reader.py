@@ -21,7 +21,7 @@ from agent3.model import Capability
 from agent3.schema.compiler import compiled
 from agent3.sentences.announcements import Scene
 from agent3.sentences.fills import Fill, find_fills
-from agent3.sentences.lexicon import Language, detect_language, fold_letters, is_action
+from agent3.sentences.lexicon import BROAD, Language, detect_language, fold, fold_letters, is_action, meanings
 from agent3.sentences.passing import FILLER, pass_over, switches_otherwise
 from agent3.sentences.phrases import match_phrases
 from agent3.sentences.prohibitions import Why, blank_courtesies, find_prohibition
@@ -122,7 +122,8 @@ def read(capability: Capability, message: str, now: datetime, *, agent: str = ""
     message = _settle_corrections(message, now) if len(message) <= LONGEST else message
     language = detect_language(message)
     if (why := find_prohibition(message, reading=form.reading, verbs=form.verbs)) is not None:
-        return Forbidden(why, language)
+        restricted = _read_restricted(capability, message, now, agent, form) if why == "forbids" else None
+        return restricted or Forbidden(why, language)
     sentence = Sentence(blank_courtesies(message[:LONGEST]), now)
     if len(message) > LONGEST or len(sentence.tokens) > _MOST_TOKENS:
         required = [slot.path[0] for slot in form.slots if slot.required]
@@ -132,6 +133,42 @@ def read(capability: Capability, message: str, now: datetime, *, agent: str = ""
         return found
     phrased = [_read_phrase(capability, form, said, found, now) for said in match_phrases(capability, message)]
     return next((one for one in phrased if isinstance(one, Understood)), (phrased or [found])[0])
+
+
+_RESTRICTION = re.compile(
+    r"(?:\s*[,;.]+\s*(?:but|and|pero|y)?|\s+(?:but|pero|and|y))\s+(?:(?:please|por favor)\s+)?"
+    r"(?:do not|don'?t|don\u2019t|never|no)\s+(?=\w+(?:\s+\w+)+)"
+)
+"""Where a request goes on with what is not to be done beside it: "…, but do not send the welcome mail"."""
+_REFERRING = frozenset("it that this yet so them anything now eso esto lo todavia aun nada ahora".split())
+"""How a clause ends that speaks of the request itself: "but don't do it yet"."""
+
+
+def _read_restricted(capability: Capability, message: str, now: datetime, agent: str, form: Form) -> Reading | None:
+    """A request that forbids something beside what it asks for: that is a switch, or is asked about.
+
+    None where what is forbidden is what is done here, or nothing is asked for before.
+    """
+    found = [*_RESTRICTION.finditer(fold_letters(message))]
+    if len(found) != 1:
+        return None
+    asked, rest = message[: found[0].start()], message[found[0].end() :].rstrip(" .!")
+    said = [fold(word) for word in re.findall(r"\w+", rest)]
+    if meanings(said[0]) & (form.verbs - BROAD) or said[0] in form.verbs or said[-1] in _REFERRING:
+        return None
+    plain = read(capability, asked, now, agent=agent)
+    if isinstance(plain, Forbidden) or (isinstance(plain, Understood) and not plain.used):
+        return None
+    language = detect_language(message)
+    switched = read(capability, f"{asked} {'sin' if language == 'es' else 'without'} {rest}", now, agent=agent)
+    if isinstance(switched, Understood):
+        more = {name: value for name, value in switched.input.items() if name not in plain.input}
+        if more and all(value is False for value in more.values()) and {**plain.input, **more} == switched.input:
+            return switched
+    missing = plain.missing if isinstance(plain, Ask) else ()
+    doubt = plain.doubt if isinstance(plain, Ask) else {}
+    left = (*(plain.left if isinstance(plain, Ask) else ()), message[found[0].start() :].strip(" ,;."))
+    return Ask(missing, left, plain.input, doubt, language)
 
 
 def _read_phrase(capability: Capability, form: Form, said: Mapping[str, str], asked: Ask, now: datetime) -> Reading:
@@ -173,6 +210,8 @@ def _read_phrase(capability: Capability, form: Form, said: Mapping[str, str], as
     return Understood(given, tuple((text, name) for name, text in said.items()))
 
 
+_HOW = re.compile(r"\w{3,}ly|\w{3,}mente|minus|plus|only|again|also|twice|anew|solo|otra|tambien|menos")
+"""The last word of what may not be all a name."""
 _SEVERAL = re.compile(r"[,;]|\b(?:and|then|but|y|luego|pero)\b", re.IGNORECASE)
 _COMMON_ARTICLE = re.compile(
     r"^(?:an?|the|my|some|any|el|la|los|las|mi|mis|un|una|unos|unas|alg[uú]n|alguna)\s+(?=[a-z])"
@@ -396,7 +435,8 @@ class _Search:
             doubts.setdefault(number, []).append(None)
         for fill in best.fills:
             # A text with words in it that would fill a slot which has no other value: where does it end?
-            if fill.swallows - values.keys() or self._names_somebody(fill, values) or self._goes_on(fill, values):
+            takes_more = self._names_somebody(fill, values) or self._goes_on(fill, values) or self._says_how(fill)
+            if fill.swallows - values.keys() or takes_more:
                 doubts.setdefault(fill.values[0][0], []).append(None)
             # Two days for one: a text that took the one leaves the other in doubt.
             for number in fill.swallows & values.keys():
@@ -430,6 +470,15 @@ class _Search:
         }
         inner = range(said.first + 1, min(said.last, said.first + 60) - 1)
         return any(self._tokens[at].plain in leads and self._tokens[at + 1].value[:1].isupper() for at in inner)
+
+    def _says_how(self, fill: Fill) -> bool:
+        """Whether a name may have taken in how something is to be done: "create the user Ann quietly"."""
+        number, said = fill.values[0] if len(fill.values) == 1 else (0, None)
+        if not isinstance(said, Words) or said.last - said.first < 2 or self._form.slots[number].kind != "name":
+            return False
+        last = self._tokens[said.last - 1]
+        proper = self._tokens[self._scene.past_articles[said.first]].value[:1].isupper()
+        return proper and last.value.islower() and _HOW.fullmatch(last.plain) is not None
 
     def _goes_on(self, fill: Fill, values: Collection[int]) -> bool:
         """Whether a text ends with the beginning of another request: "invoices and give me" before "at most 20".

@@ -172,7 +172,8 @@ class Resolve(Step):
             return self._refuse(reading, known)
         if known is not None:
             reading = await asyncio.to_thread(self._join, capability, known, message, reading)
-        if isinstance(reading, Ask) and self._propose is not None:
+        # Of what forbids something beside its request, a model could leave that out.
+        if isinstance(reading, Ask) and self._propose is not None and find_prohibition(message) != "forbids":
             try:
                 proposed = await self._propose(capability, message, reading)
             except Agent3Error as error:
