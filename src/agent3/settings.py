@@ -199,6 +199,9 @@ class Limits(Struct, frozen=True, forbid_unknown_fields=True):
     times ``per_minute``."""
     sessions: int = 1_000
     """MCP sessions that one client may have open; 0 for no limit."""
+    questions: int = 1_000
+    """Calls of one client that may wait for an answer at once; one more that asks ends as ``rate_limited``; 0 for no
+    limit."""
     artifacts: int = 10_000
     """Large results that are kept for one client; 0 for no limit."""
     artifact_bytes: int = 10_000_000_000

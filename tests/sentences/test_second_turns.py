@@ -7,13 +7,14 @@ from datetime import datetime
 from typing import Any
 
 import pytest
+from msgspec.structs import replace
 
 from agent3 import Context, LocalAgent
 from agent3.gateway import Caller, CallRequest
-from agent3.model import LOCAL, Capability, Done, Failed, Needs, Outcome
+from agent3.model import LOCAL, Capability, Done, Failed, Needs, Outcome, Principal, Working
 from agent3.sentences import Ask, Understood, read
 from agent3.server.build import build
-from agent3.settings import Settings, Storage
+from agent3.settings import Limits, Settings, Storage
 
 ME = Caller(LOCAL, "rest")
 DROPPED = (
@@ -32,6 +33,33 @@ def shop(done: list[str]) -> LocalAgent:
         return f"{size} {topping}"
 
     return agent
+
+
+def test_the_open_questions_of_one_caller_are_bounded_and_counted() -> None:
+    done: list[str] = []
+    other = Caller(Principal("ada", "client"), "rest")
+    order = CallRequest(agent="shop", capability="order", input={"size": "L"})
+
+    async def story() -> None:
+        settings = Settings(storage=Storage(url="sqlite://"), limits=Limits(questions=2))
+        async with build(settings, [shop(done)]) as server:
+            gateway = server.gateway
+            first, _ = [await gateway.call(ME, order) for _ in range(2)]
+            assert isinstance(first, Needs)
+            assert first.job is not None
+            for detach in (False, True):
+                refused = await gateway.call(ME, replace(order, detach=detach))
+                if isinstance(refused, Working) and refused.job is not None:
+                    refused = await gateway.wait(ME, refused.job, 10)
+                assert isinstance(refused, Failed)
+                assert refused.code == "rate_limited"
+            assert isinstance(await gateway.call(other, order), Needs)
+            assert isinstance(await gateway.reply(ME, first.job, "ham"), Done)
+            assert isinstance(await gateway.call(ME, order), Needs)
+            count = gateway.core.metrics.registry.get_sample_value
+            assert count("agent3_open_questions_refused_total", {"agent": "shop"}) == 2
+
+    asyncio.run(story())
 
 
 def files(done: list[str]) -> LocalAgent:

@@ -168,6 +168,7 @@ class Core:
             vault=vault or EnvironmentVault(),
             park=Park(env, metrics, how.parked, how.parked_seconds),
             lookup=lookup,
+            count_waiting=jobs.count_waiting,
             propose=propose,
             logins=logins,
             scope=scope,

@@ -58,7 +58,7 @@ from agent3.calls.steps.scope import Scope
 from agent3.calls.steps.stop import Stop
 from agent3.calls.steps.validate import Validate
 from agent3.errors import AccessError, Unavailable
-from agent3.model import Agent, Call, Capability, Done, Failed, Handler, Outcome
+from agent3.model import Agent, Call, Capability, Done, Failed, Handler, Needs, Outcome
 
 __all__ = ["ORDER", "Chain"]
 
@@ -180,6 +180,10 @@ class Chain:
         if refusal is _FINE:
             refusal = await self._limit.charge(call) if self._limit is not None else None
         return None if refusal is None else await self.record(call, refusal)
+
+    async def bound(self, call: Call, asked: Needs) -> Needs | Failed:
+        """A question that is put before there is anything to run, or the refusal to put one more."""
+        return await self._limit.bound(call, asked) if self._limit is not None else asked
 
     async def charge_as(self, call: Call, capability: Capability) -> Failed | None:
         """Charge a running call as one of another capability of its agent; the refusal, if it is one."""

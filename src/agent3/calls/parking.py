@@ -160,6 +160,13 @@ class Park:
             self._release(frame)
             self._count()
 
+    def drop(self, job: str) -> None:
+        """Cancel the frame of a question that is not put after all."""
+        self._spare.pop(job, None)
+        if (frame := self._frames.pop(job, None)) is not None:
+            self._release(frame)
+            self._count()
+
     async def aclose(self) -> None:
         """Release every frame, and wait a while for those that still clean up; their jobs stay in storage."""
         frames = list(self._frames.values())

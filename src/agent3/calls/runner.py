@@ -147,7 +147,10 @@ class Runner:
         ``answer`` starts it. It is recorded like every turn; a key that was seen before gets the job of that.
         """
         if (job := await self._jobs.find_by_key(call)) is None:
-            await self._chain.record(replace(call, live=Turn(*target, door=door)), question)
+            asked = await self._chain.bound(call, question)
+            await self._chain.record(replace(call, live=Turn(*target, door=door)), asked)
+            if isinstance(asked, Failed):
+                return asked
             try:
                 job = await self._jobs.open_with_outcome(call, question, None)
             except Conflict:  # the same key came twice at once

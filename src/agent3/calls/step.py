@@ -101,6 +101,8 @@ class Parts:
     park: Park
     lookup: Callable[[str, str], Awaitable[tuple[Agent, Capability]]]
     """An agent and a capability by their names; NotFound where there is none."""
+    count_waiting: Callable[[str, int], Awaitable[int]]
+    """How many calls of a caller wait for an answer, counted up to a number."""
     propose: Propose | None = None
     logins: Logins | None = None
     """What single users reach agents with; None where nobody logs in."""

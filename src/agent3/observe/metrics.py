@@ -312,6 +312,9 @@ class Metrics:
         self.cache = count("agent3_cache_total", "Lookups in the result cache", "result")
         self.approvals = count("agent3_approvals_total", "Approvals requested, by result", "result")
         self.sentences = count("agent3_sentences_total", "Messages read as sentences, by result", "reading")
+        self.open_questions_refused = count(
+            "agent3_open_questions_refused_total", "Questions beyond what one client may leave open", "agent"
+        )
         self.cost_usd = count("agent3_cost_usd_total", "Cost of calls in US dollars", "agent")
         self.budgets_exceeded = count(
             "agent3_budgets_exceeded_total", "Calls beyond a budget, refused or with a warning", "action", "whose"

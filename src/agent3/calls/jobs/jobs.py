@@ -294,6 +294,15 @@ class Jobs:
         )
         return [job for row in rows if (job := self._reader.find_job(row)) is not None], total["jobs"]
 
+    async def count_waiting(self, owner: str, most: int) -> int:
+        """How many jobs of an owner wait for an answer, counted up to ``most``."""
+        row = await self._database.one(
+            "SELECT COUNT(*) AS jobs FROM (SELECT 1 FROM jobs WHERE owner = ? AND status = 'needs' LIMIT ?) AS waiting",
+            owner,
+            most,
+        )
+        return int(row["jobs"]) if row is not None else 0
+
     async def count_by_status(self) -> dict[str, int]:
         """How many jobs have each status."""
         rows = await self._database.all("SELECT status, COUNT(*) AS jobs FROM jobs GROUP BY status")

@@ -13,14 +13,19 @@ from msgspec.structs import replace
 from agent3.calls.outcomes import failed_by
 from agent3.calls.step import RECOVERY, Aim, Entered, Left, Parts, Stage, Step
 from agent3.errors import BudgetExceeded, RateLimited
-from agent3.model import Call, Capability, Failed, Outcome, Principal
+from agent3.model import Call, Capability, Failed, Needs, Outcome, Principal
 from agent3.security.limits import Metered
 
 __all__ = ["Limit", "charge_rates"]
 
 
+_SOON = 60.0
+"""Seconds after which a caller with too many open questions may have answered some."""
+
+
 class Limit(Step):
-    """Rate per caller, rates, budgets and concurrency per agent. Only the turn that starts a job is counted."""
+    """Rate per caller, rates, budgets and concurrency per agent. Only the turn that starts a job is counted, and only
+    its question is held to how many of one caller may be open."""
 
     name = "limit"
 
@@ -31,6 +36,7 @@ class Limit(Step):
         self.prices = parts.prices
         self.ceiling = parts.ceiling
         self.shares = parts.shares
+        self._parts = parts
 
     def idle(self, aim: Aim) -> bool:
         return aim.entry != "start" or aim.door == RECOVERY
@@ -40,6 +46,16 @@ class Limit(Step):
             return Stage()
         agent = aim.agent.id if aim.agent is not None else ""
         return _Limit(self, aim.principal, agent, aim.capability)
+
+    async def bound(self, call: Call, asked: Needs) -> Needs | Failed:
+        """A question, or the end of its call where too many of its caller wait for an answer."""
+        most = self._parts.settings.limits.questions
+        if not most or await self._parts.count_waiting(call.principal.id, most) < most:
+            return asked
+        self._parts.park.drop(call.job or call.id)
+        self._parts.metrics.open_questions_refused.inc((call.agent,))
+        text = f"{most} of your calls wait for an answer, as many as may. Answer or cancel some, and call again."
+        return failed_by(RateLimited(text, retry_after=_SOON))
 
     async def charge(self, call: Call) -> Failed | None:
         """Charge the caller of a call; the refusal of one that comes too often or has spent its budget."""
@@ -71,6 +87,7 @@ class Limit(Step):
 
 class _Limit(Stage):
     def __init__(self, step: Limit, principal: Principal, agent: str, capability: Capability):
+        self._step = step
         self._limiter = step.limiter
         self._ceiling = step.ceiling
         self._shares = step.shares
@@ -102,7 +119,7 @@ class _Limit(Stage):
             self._ceiling.leave(call.agent)
             if self._payer is not None:
                 self._shares.leave(call.agent, self._payer)
-        return outcome
+        return self._step.bound(call, outcome) if type(outcome) is Needs else outcome
 
     def fail(self, call: Call, error: BaseException) -> Left | BaseException:
         if call.live.admitted:
