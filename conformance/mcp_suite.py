@@ -29,6 +29,8 @@ __all__ = ["KNOWN", "LEGS", "Known", "Leg", "Place", "Report", "await_server", "
 
 PATIENCE = 900
 """Seconds for one leg."""
+_LATE = 124
+"""The exit code of what took too long."""
 STARTING = 90
 """Seconds until the fixture server answers."""
 CLIENT = shlex.join([sys.executable, "-m", "conformance.mcp_client"])
@@ -159,8 +161,13 @@ def _run(leg: Leg, starts: Sequence[tuple[str, ...]], known: Known) -> Report:
         ended = []
         for start in starts:
             command = [*leg.kit.command(), *start, *leg.arguments, "-o", folder]
-            left = until - time.monotonic()
-            ended.append(subprocess.run(command, capture_output=True, text=True, timeout=left, check=False))
+            left = max(0.0, until - time.monotonic())
+            try:
+                ended.append(subprocess.run(command, capture_output=True, text=True, timeout=left, check=False))
+            except subprocess.TimeoutExpired:  # what was judged until then, and in other legs, is told all the same
+                late = f"The leg was not over after {PATIENCE} s; the machine is too busy for it."
+                ended.append(subprocess.CompletedProcess(command, _LATE, "", late))
+                break
         report = _read(leg, max((one.returncode for one in ended), default=0), Path(folder), known)
     if not report.passed and not report.checks["FAILURE"]:  # the kit itself ended badly, which no check tells
         bad = [one for one in ended if one.returncode or not report.checks]

@@ -3,11 +3,13 @@
 from __future__ import annotations
 
 import json
+import sys
 from pathlib import Path
+from typing import Any, cast
 
 import pytest
 
-from conformance import mcp_client
+from conformance import mcp_client, mcp_suite
 from conformance.__main__ import main
 from conformance.kits import Npm
 from conformance.mcp_suite import KNOWN, LEGS, Leg, _read, judge
@@ -120,3 +122,16 @@ def test_a_leg_that_does_not_exist_is_a_wrong_command_line() -> None:
     with pytest.raises(SystemExit) as ended:
         main(["mcp", "--leg", "nonsense"])
     assert ended.value.code == 2
+
+
+def test_a_leg_that_takes_too_long_fails_and_says_so(monkeypatch: pytest.MonkeyPatch) -> None:
+    class Slow:
+        version = "1"
+
+        def command(self) -> tuple[str, ...]:
+            return (sys.executable, "-c", "import time; time.sleep(60)")
+
+    monkeypatch.setattr(mcp_suite, "PATIENCE", 0)
+    report = judge(Leg("slow", cast("Any", Slow())), "http://127.0.0.1:1/mcp")
+    assert not report.passed
+    assert "was not over after 0 s" in report.faults[0]
