@@ -55,7 +55,7 @@ SHED_SECONDS = 1.0
 CALLERS, SECONDS = 200, 60.0
 BARE_SHARE = 6
 """The bare call path gets this part of the time."""
-ADD_SECONDS = 100
+ADD_SECONDS = 200
 READY_SECONDS = 400.0
 """Also for adding the agents before it starts. No figure depends on it."""
 ANSWER_SECONDS = 60.0

@@ -45,7 +45,7 @@ __all__ = ["AIM_MS", "LIMIT_MS", "gateways", "run", "targets", "upstream"]
 
 LIMIT_MS = 1.0
 AIM_MS = 0.5
-ADD_SECONDS = 60
+ADD_SECONDS = 200
 NAME = "upstream"
 OURS = ("ours_agent", "ours_call")
 ECHO = call("echo", {"message": "hello"}, modern=True)

@@ -207,8 +207,8 @@ class _Remote:
     async def statement(self, sql: str, *params: object) -> Row | None:
         return await self._ask(lambda: self._database.statement(sql, *params))
 
-    async def gather(self, sql: str, key: str, *params: object) -> Row | None:
-        return await self._ask(lambda: self._database.gather(sql, key, *params))
+    async def gather(self, sql: str, key: str, *params: object, many: str = "") -> Row | None:
+        return await self._ask(lambda: self._database.gather(sql, key, *params, many=many))
 
     async def many(self, sql: str, rows: Sequence[Sequence[object]]) -> None:
         await self._ask(lambda: self._database.many(sql, rows))

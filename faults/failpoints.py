@@ -88,7 +88,7 @@ def _queue_struck(url: str, folder: Path, places: tuple[str, ...], chance: rando
 def _killed_there(url: str, folder: Path, number: int, armed: str) -> bool:
     with kill_queue.working(url, folder, number, armed) as child:
         try:
-            return child.wait(30) == -9
+            return child.wait(120) == -9
         except subprocess.TimeoutExpired:
             return False
 

@@ -46,7 +46,7 @@ def graceful_stop(seed: int, calls: int = CALLS) -> Result:
         folder = Path(name)
         with gateway(folder, agent=AGENT, config=CONFIG) as door:
             told, late = asyncio.run(asyncio.wait_for(_stopped(folder, door, calls, chance), 60))
-            code = door.process.wait(20)
+            code = door.process.wait(120)
         return judge(told, late, _written(folder), (folder / "begun").read_text().split(), code)
 
 

@@ -142,7 +142,7 @@ class _Pair:
 def end(machine: _Machine) -> None:
     """Kill it, also when it is stopped."""
     machine.process.kill()
-    machine.process.wait(10)
+    machine.process.wait(60)
     if machine.process.stdout is not None:
         machine.process.stdout.close()
 

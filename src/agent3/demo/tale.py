@@ -17,7 +17,7 @@ from agent3.errors import Unavailable
 __all__ = ["Scene", "tell"]
 
 TRIP = {"origin": "Madrid", "destination": "Lisbon", "day": "2027-03-04", "nights": 3}
-_READY = 90.0
+_READY = 180.0
 """Seconds that the processes of the demo have to come up; a busy machine needs some."""
 _BROWSER = 10.0
 """Seconds that are spent on waiting for a browser."""
