@@ -752,7 +752,8 @@ def test_a_name_that_the_running_gateway_has_itself_is_not_added(at: Command) ->
     kept = at("remove", "echo")
     assert (kept.code, "agent3 stop echo" in kept.err) == (4, True)
     assert "AGENT.CAPABILITY" in at("route", "x", "--also", "y").err
-    assert at("add", json.dumps(shop), "--name", "free-name").code == 0
+    added = at("add", json.dumps(shop), "--name", "free-name")
+    assert (added.code, "Try: agent3 show free-name" in added.out) == (0, True)  # no call of what may act
     assert at("add", json.dumps(shop), "--name", "free-name").code == 0, "again brings it up to date"
     assert at("remove", "free-name").code == 0
 

@@ -166,6 +166,7 @@ def test_a_sentence_fills_the_schema(what: Capability, sentence: str, expected: 
         (DEPLOYMENT, "scale web and api to 5 replicas"),
         (DEPLOYMENT, "scale web up"),
         (TRANSFER, "transfer about 250 euros to ES22"),
+        (capability("start_vm", "Start a machine", "vm_id", vm_id="Id"), "start_vm"),  # which says nothing of which
     ],
 )
 def test_what_leaves_something_open_is_asked(what: Capability, sentence: str) -> None:

@@ -158,8 +158,8 @@ def add(
     if options.json:
         print_json({"added": [_to_json(result, missing, stand_ins) for result in results]})
     else:
-        if len(added) == 1 and (example := _example(added[0])):
-            print(f"Try: {example}")
+        if len(added) == 1 and added[0].capabilities:
+            print(f"Try: {_example(added[0]) or f'agent3 show {quote(added[0].id)}'}")
         for reference, agents in missing.items():
             variable = reference.removeprefix("env:")
             print_error(
@@ -288,7 +288,9 @@ def _example(agent: Agent) -> str | None:
         if phrase := next((one for one in capability.phrases if "{" not in one), None):
             return f"{start} {quote(phrase)}"
         given = next((one for one in capability.examples if isinstance(one, Mapping)), None)
-        if (given := given if given is not None else _fill_required(capability.input_schema)) is not None:
+        if given is None and capability.hints.read_only:  # what may act is not called with something made up
+            given = _fill_required(capability.input_schema)
+        if given is not None:
             named = "" if len(agent.capabilities) == 1 else f" --capability {quote(capability.name)}"
             return f"{start}{named} --input {quote(json.dumps(given, ensure_ascii=False))}"
     return None

@@ -234,6 +234,8 @@ def _only_value(sentence: Sentence, form: Form, capability: Capability) -> Under
     )
     known = any(token.means & (form.named | form.told) or token.plain in FILLER for token in tokens)
     fits = len(tokens) == 1 and first.shape in _ONLY_SHAPES.get(slot.kind, ())
+    if first.shape != "quote" and _letters(sentence.text) == _letters(capability.name):
+        return None  # "add_book" says what to do, and of no book
     if not (fits or (proper and not known and slot.kind in ("place", "name"))):
         return None
     value = first.value if len(tokens) == 1 else sentence.text[first.start : tokens[-1].end]
@@ -247,6 +249,11 @@ def _only_value(sentence: Sentence, form: Form, capability: Capability) -> Under
     except Agent3Error:
         return None
     return Understood(given, ((value, slot.name),))
+
+
+def _letters(text: str) -> str:
+    """A name without what sets its words apart."""
+    return re.sub(r"[\W_]+", "", fold_letters(text))
 
 
 @dataclass(frozen=True, slots=True, eq=False)

@@ -155,6 +155,7 @@ def test_a_generators_return_value_comes_after_its_pieces() -> None:
         (False, (Part(data=False),)),
         ({"a": None, "b": [1.5]}, (Part(data={"a": None, "b": [1.5]}),)),
         (b"\x00", (Part(raw=b"\x00", media_type="application/octet-stream"),)),
+        (b"GIF89a", (Part(raw=b"GIF89a", media_type="image/gif"),)),
         (Part(url="https://example.com"), (Part(url="https://example.com"),)),
         ([Part(text="a"), Part(data=1)], (Part(text="a"), Part(data=1))),
         ([], (Part(data=[]),)),

@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 
 from agent3.definitions import ActionType
-from agent3.errors import CallTimeout, TargetError, Unavailable, ValidationError
+from agent3.errors import CallTimeout, Rejected, TargetError, Unavailable, ValidationError
 from agent3.protocols.nlweb.steps.snapshots import Snapshots
 from agent3.protocols.nlweb.visit.page_session import Tools
 from tests.support.acting import PATIENT, Stage, stage, step
@@ -155,11 +155,14 @@ def test_a_popup_is_followed_where_a_step_says_so(play: Stage) -> None:
 
 
 @pytest.mark.requirement("RF-013-50")
-def test_dialogs_are_dismissed_unless_a_step_answers_them(play: Stage) -> None:
+def test_a_question_that_no_step_answers_is_dismissed_and_is_not_done(play: Stage) -> None:
     there, ask = step(A.NAVIGATE, value="/odd"), step(A.CLICK, "#ask")
-    play.act(there, ask)
+    with pytest.raises(Rejected, match="the page asked “Really delete\\?”, and was answered with no"):
+        play.act(there, ask)
     assert play.page.title() == "kept"
     assert list(play.ctx.dialogs) == ["Really delete?"]
+    play.act(there, step(A.DIALOG, value="dismiss"), ask)
+    assert play.page.title() == "kept"
     play.act(there, step(A.DIALOG, value="accept"), ask)
     assert play.page.title() == "deleted"
     play.act(there, step(A.DIALOG, value="{name}"), step(A.CLICK, "#say"), name="Ada")

@@ -78,7 +78,17 @@ from agent3.security.sensitive import SENSITIVE
 from agent3.sentences.lexicon import detect_language
 from agent3.sentences.questions import decline
 
-__all__ = ["Context", "Function", "LocalAgent", "LocalConnector", "Root", "Sample", "SyncContext", "parts_of"]
+__all__ = [
+    "Context",
+    "Function",
+    "LocalAgent",
+    "LocalConnector",
+    "Root",
+    "Sample",
+    "SyncContext",
+    "parts_of",
+    "to_bytes_part",
+]
 
 F = TypeVar("F", bound=Callable[..., Any])
 T = TypeVar("T")
@@ -538,6 +548,23 @@ def _encode_foreign(value: Any) -> Any:
 _encoder = msgspec.json.Encoder(enc_hook=_encode_foreign)
 
 
+_MAGIC = (
+    (b"\x89PNG\r\n\x1a\n", "image/png"),
+    (b"\xff\xd8\xff", "image/jpeg"),
+    (b"GIF8", "image/gif"),
+    (b"%PDF-", "application/pdf"),
+)
+
+
+def to_bytes_part(body: bytes) -> Part:
+    """Some bytes, with the media type by which they begin: clients show images, and only keep other bytes."""
+    if body[:4] == b"RIFF" and body[8:12] in (b"WEBP", b"WAVE"):
+        kind = "image/webp" if body[8:12] == b"WEBP" else "audio/wav"
+    else:
+        kind = next((kind for magic, kind in _MAGIC if body.startswith(magic)), "application/octet-stream")
+    return Part(raw=body, media_type=kind)
+
+
 def parts_of(value: Any) -> tuple[Part, ...]:
     """What a function returned, as parts: text as text, bytes as bytes, parts as they are, all else as data."""
     if value is None:
@@ -547,7 +574,7 @@ def parts_of(value: Any) -> tuple[Part, ...]:
     if isinstance(value, Part):
         return (value,)
     if isinstance(value, bytes):
-        return (Part(raw=value, media_type="application/octet-stream"),)
+        return (to_bytes_part(value),)
     if isinstance(value, (list, tuple)) and value and all(isinstance(item, Part) for item in value):
         return tuple(value)
     return (Part(data=_plain(value, "the function")),)

@@ -20,7 +20,7 @@ from pydantic import ValidationError as DefinitionError
 from agent3.definitions import ToolDefinition
 from agent3.errors import Conflict, NotFound, SetupError
 from agent3.model import Done, Failed, Needs, Part
-from agent3.protocols.functions.functions import parts_of
+from agent3.protocols.functions.functions import parts_of, to_bytes_part
 from agent3.protocols.mcp.door.toolset import (
     URI,
     Completion,
@@ -31,7 +31,7 @@ from agent3.protocols.mcp.door.toolset import (
     ResourceTemplate,
 )
 from agent3.protocols.mcp.library.catalogue import Catalogue, Version
-from agent3.protocols.mcp.library.returns import adapt, to_bytes_part
+from agent3.protocols.mcp.library.returns import adapt
 from agent3.protocols.mcp.library.uri_templates import UriTemplate
 from agent3.schema import FunctionSchema, from_function, nearest
 

@@ -8,16 +8,9 @@ from collections.abc import Callable, Coroutine
 from typing import Any
 
 from agent3.model import Artifact, Done, Part
-from agent3.protocols.functions.functions import parts_of
+from agent3.protocols.functions.functions import parts_of, to_bytes_part
 
-__all__ = ["adapt", "convert_result", "to_bytes_part"]
-
-_MAGIC = (
-    (b"\x89PNG\r\n\x1a\n", "image/png"),
-    (b"\xff\xd8\xff", "image/jpeg"),
-    (b"GIF8", "image/gif"),
-    (b"%PDF-", "application/pdf"),
-)
+__all__ = ["adapt", "convert_result"]
 
 
 def adapt(function: Callable[..., Any], convert: Callable[[Any], Any]) -> Callable[..., Any]:
@@ -51,12 +44,3 @@ def convert_result(value: Any) -> Any:
         elif not isinstance(item, Artifact):
             parts.extend(parts_of(item))
     return Done(tuple(parts), tuple(item for item in value if isinstance(item, Artifact)))
-
-
-def to_bytes_part(body: bytes) -> Part:
-    """Some bytes, with the media type by which they begin: clients show images, and only keep other bytes."""
-    if body[:4] == b"RIFF" and body[8:12] in (b"WEBP", b"WAVE"):
-        kind = "image/webp" if body[8:12] == b"WEBP" else "audio/wav"
-    else:
-        kind = next((kind for magic, kind in _MAGIC if body.startswith(magic)), "application/octet-stream")
-    return Part(raw=body, media_type=kind)

@@ -236,6 +236,7 @@ async def screenshot(ctx: RunContext, action: NLWebAction, ms: float) -> bytes:
 
 async def dialog(ctx: RunContext, action: NLWebAction, ms: float) -> None:
     """How the dialogs to come are answered; without this step, they are dismissed."""
+    ctx.answers_as_told = True
     ctx.answer = action.value if action.value is not None else "accept"
 
 

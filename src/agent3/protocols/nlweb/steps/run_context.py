@@ -72,7 +72,7 @@ class RunContext:
     news: list[str] = field(default_factory=list)
     """What the page said to the last step that verifies what came of it."""
     denied: list[str] = field(default_factory=list)
-    """What the page asked in dialogs of the browser that were answered with no."""
+    """What the page asked in dialogs of the browser that were answered with no, and no step had said so."""
     sources: list[Source] = field(default_factory=list)
     notices: list[str] = field(default_factory=list)
     """What the running action did or met besides its steps, for its caller."""
@@ -89,10 +89,14 @@ class RunContext:
     """The step that is running, for records."""
     confirmed: bool = False
     """Whether the running action is one whose consequences are confirmed before it runs."""
+    reads: bool = False
+    """Whether the running action promises to change nothing."""
     agreed: str = ""
     """What a person has said yes to, while it is done: a dialog that asks for no more than that gets the same yes."""
     answer: str | None = "dismiss"
     """What the next dialogs are answered with: accept, dismiss, or a text; None where somebody else answers."""
+    answers_as_told: bool = False
+    """Whether a step of the action has said how dialogs are answered."""
     _popups: list[Page] = field(default_factory=list)
     _followed: list[Page] = field(default_factory=list)
     _tasks: set[asyncio.Task[None]] = field(default_factory=set)
@@ -149,6 +153,7 @@ class RunContext:
         self.dialogs.clear()
         self.submitted.clear()
         self.answer = "dismiss"
+        self.answers_as_told = False
 
     @property
     def private(self) -> bool:
@@ -216,7 +221,7 @@ class RunContext:
             if dialog.type == "confirm" and self.agreed and not says_more(self.agreed, dialog.message):
                 self._run_soon(dialog.accept())
                 return
-            if dialog.type in ("confirm", "prompt"):
+            if dialog.type in ("confirm", "prompt") and not self.answers_as_told:
                 self.denied.append(self.dialogs[-1])
             self._run_soon(dialog.dismiss())
         else:

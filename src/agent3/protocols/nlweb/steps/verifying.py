@@ -23,7 +23,7 @@ from agent3.protocols.nlweb.steps.run_context import RunContext
 from agent3.protocols.nlweb.steps.waits import holds, ms_left
 from agent3.sentences.site_answers import ACCEPTED, ASKS, HEDGED, LONGEST_MESSAGE, PENDING, refusals_in
 
-__all__ = ["SECONDS", "verified"]
+__all__ = ["SECONDS", "asked_in_vain", "verified"]
 
 SECONDS = 10.0
 """How long a page may take to show what came of a press, beyond the time of the press itself."""
@@ -141,6 +141,14 @@ def verified(step: Step) -> Step:
     return verify
 
 
+def asked_in_vain(denied: list[str]) -> str:
+    """What is told of a dialog that was answered with no, since no step says how it is to be answered."""
+    return (
+        f"the page asked “{denied[-1][:200]}”, and was answered with no. To answer with yes, put a step "
+        "{action_type: dialog, value: accept} before it."
+    )
+
+
 async def _look(ctx: RunContext, action: NLWebAction, ms: float) -> _Sight:
     """What is seen now; while the page moves to another one, that one is waited for."""
     end = time.monotonic() + ms / 1000
@@ -190,10 +198,7 @@ def _find_refusal(
 ) -> str:
     """How the page turned the press down or asked back; empty where it did not."""
     if denied:
-        return (
-            f"the page asked “{denied[-1][:200]}”, and was answered with no. To answer with yes, put a step "
-            "{action_type: dialog, value: accept} before it."
-        )
+        return asked_in_vain(denied)
     if asked := [one for one in after.asks if one not in before.asks and (one.open or ASKS.search(one.text))]:
         return f"the page asks back, and it was not answered: “{asked[0].text}”"
     moved = after.answer.born != before.answer.born

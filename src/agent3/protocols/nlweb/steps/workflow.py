@@ -86,6 +86,7 @@ async def run(
     ctx.begin(parameters)
     info = ctx.interface.info.get(name)
     ctx.confirmed = info is not None and info.hints.consequential
+    ctx.reads = info is not None and info.hints.read_only
     if steps and steps[0].action_type is ActionType.NAVIGATE:
         # An action that opens its own page begins without the popups of the last one; any other goes on in them.
         await ctx.tidy()

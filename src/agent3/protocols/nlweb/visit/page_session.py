@@ -25,6 +25,7 @@ from agent3.errors import (
     CallTimeout,
     ElementMissing,
     MalformedResponse,
+    Rejected,
     SecurityError,
     SetupError,
     TargetError,
@@ -355,6 +356,7 @@ class Session:
         self._awaited = action.selector
         if self.tells and action.verify is None and action.action_type in _PRESSING:
             self.ctx.known = await page_reading.read_lines(self.ctx)
+        denied = len(self.ctx.denied)
         try:
             step = STEPS[action.action_type]
             if action.verify is not None:
@@ -365,6 +367,9 @@ class Session:
             if action.action_type is not ActionType.EXTRACT or not _MOVED.search(error.message):
                 raise
             result = await STEPS[action.action_type](self.ctx, action, ms_left(end))
+        if (asked := self.ctx.denied[denied:]) and action.action_type not in READING and not self.ctx.reads:
+            what = self.ctx.label or action.action_type.value
+            raise Rejected(f"Step {what}: {verifying.asked_in_vain(asked)}")
         if action.wait_for:
             where = await self.ctx.get_place(action, ms_left(end))
             awaited = Awaited(action.wait_for, action.frame or "", sure=not action.optional)
