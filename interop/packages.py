@@ -100,7 +100,8 @@ def _do(command: Sequence[str | Path], home: Path | None = None) -> str:
     """Run it and give what it prints; a plain environment with a home of its own, where one is named."""
     environment: Mapping[str, str] = os.environ
     if home is not None:
-        kept = {name: value for name, value in os.environ.items() if name.startswith(("PIP_", "UV_")) or name == "PATH"}
+        named = ("PATH", "SSL_CERT_FILE", "SSL_CERT_DIR")  # a machine may have an authority of its own
+        kept = {name: value for name, value in os.environ.items() if name.startswith(("PIP_", "UV_")) or name in named}
         environment = {**kept, "HOME": str(home), "AGENT3_DATA": str(home / "data"), "NO_COLOR": "1"}
     done = subprocess.run(  # noqa: S603
         list(map(str, command)), cwd=home, env=environment, capture_output=True, text=True, timeout=SECONDS, check=True
