@@ -21,6 +21,7 @@ in turns of a few hundred milliseconds: what a busy machine or a checkpoint does
 
     PREFIX_put_vs_bare      rate of put / rate of bare_insert
     PREFIX_round_vs_bare    rate of round / rate of bare_round
+    PREFIX_job_vs_bare      rate of job / rate of bare_round: each writes three times, one after the other
     put_vs_procrastinate    rate of postgres_put / rate of procrastinate_put
     put_vs_dbos             rate of postgres_put / rate of dbos_put. One of the two at least 20
 """
@@ -248,7 +249,7 @@ _PLANS: dict[str, Callable[[Database, str], Once]] = {
 }
 
 
-_BESIDE: Sequence[tuple[str, ...]] = (("bare_insert", "put"), ("put_context",), ("bare_round", "round"), ("job",))
+_BESIDE: Sequence[tuple[str, ...]] = (("bare_insert", "put"), ("put_context",), ("bare_round", "round", "job"))
 """Those that are measured in turns."""
 
 
@@ -295,7 +296,7 @@ def _summed_up(rounds: Rounds, missing: Sequence[Row]) -> Result:
     ratios = {
         f"{prefix}_{what}_vs_bare": _beside(rounds, f"{prefix}_{what}", f"{prefix}_bare_{bare}")
         for prefix in _CREATE
-        for what, bare in (("put", "insert"), ("round", "round"))
+        for what, bare in (("put", "insert"), ("round", "round"), ("job", "round"))
     }
     ratios |= {f"put_vs_{name}": _beside(rounds, "postgres_put", f"{name}_put") for name in RIVALS}
     rows = [_judged(_middle(turns), ratios) for turns in rounds.values()]
