@@ -3,7 +3,8 @@
 A thread asks the loop for a sign of life, again and again, and writes each one that came late into FILE, a line of JSON
 each: when it was asked for (``time.monotonic``), how late it came, how much CPU the process took meanwhile, and where
 the loop was then. A process that waits for a core on a busy machine is late too, but takes no CPU; nor does it count
-for how long the loop's own thread waited for one. What is past its time is removed from the start on, and not after an
+for how long the loop's own thread waited for one. FILE.thread has the id of the watching thread, whose CPU is not the
+gateway's. What is past its time is removed from the start on, and not after an
 hour. Search is by words alone: an encoder would measure itself.
 """
 
@@ -45,6 +46,7 @@ def watch(loop: asyncio.AbstractEventLoop, held: int, native: int, path: str) ->
     """Ask one loop, which runs in the thread ``held``, until it is closed."""
     came = threading.Event()
     at = [0.0, 0.0]
+    Path(f"{path}.thread").write_text(f"{threading.get_native_id()}")
 
     def beat() -> None:
         at[:] = time.monotonic(), time.process_time()

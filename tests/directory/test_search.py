@@ -221,6 +221,16 @@ def test_what_is_removed_before_its_segment_is_sealed_stays_removed() -> None:
     assert index.rank("marmalade").best == 0.0
 
 
+def test_capabilities_without_a_word_of_meaning_are_no_obstacle(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("agent3.directory.search._BUFFERED", 2)
+    index = Index({f"{number}": Agent(id=f"{number}", name="the", description="of") for number in ("a", "is", "and")})
+    for agent_id in ("or", "the", "an", "in", "on"):
+        index.put(agent := Agent(id=agent_id, name="the"), documents_of(agent))
+    tidy(index)
+    assert list(index.rank("marmalade of the")) == []
+    assert next(iter(index.rank("or")))[:3] == ("or", None, 1.0)
+
+
 def test_terms_of_agents_that_are_gone_leave_the_vocabulary(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("agent3.directory.search._BUFFERED", 8)
     monkeypatch.setattr("agent3.directory.segments._FEWEST_SHRUNK", 100)

@@ -16,7 +16,7 @@ from array import array
 from bisect import bisect_left, insort
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from copy import copy
-from itertools import takewhile
+from itertools import pairwise, takewhile
 from typing import Any, TypeAlias
 
 from agent3.arrays import NDArray, np
@@ -47,8 +47,8 @@ _FEWEST_SHRUNK = 10_000
 """Terms that no document holds that are kept at least."""
 _STEP = 2.5 / 255
 """What one step of such a byte is worth: gains are below 2.2."""
-_MERGED = 4_096
-"""Terms that are merged at a time."""
+_MERGED = 65_536
+"""Postings that are merged at a time."""
 _ARENA_MAX, _MMAP_THRESHOLD = -8, -3
 """Options of mallopt in the GNU C library."""
 _SLICE, _PAUSE = 0.001, 0.0005
@@ -225,15 +225,17 @@ class Segment:
         self._dense: dict[int, NDArray[np.uint8]] = {}
         """The terms that most documents hold, by their places: of these there are no rows and gains."""
         if len(numbers) >= _DENSE_FROM:
-            sparse = np.ones(len(rows), bool)
-            left = np.diff(starts)
+            left, kept, begun = np.diff(starts), list[slice](), 0
             for at in np.flatnonzero(left > len(numbers) // _DENSE).tolist():
                 row = np.zeros(len(numbers), np.uint8)
                 here = slice(int(starts[at]), int(starts[at + 1]))
                 row[rows[here]] = np.maximum(np.rint(gains[here].astype(np.float32) / _STEP), 1)
                 self._dense[at] = row
-                sparse[here] = False
-            self._rows, self._gains = rows[sparse], gains[sparse]
+                kept.append(slice(begun, here.start))
+                begun = here.stop
+            kept.append(slice(begun, None))
+            self._rows = np.concatenate([rows[here] for here in kept])
+            self._gains = np.concatenate([gains[here] for here in kept])
             left[list(self._dense)] = 0
             self._starts = np.concatenate([[0], np.cumsum(left)]).astype(np.int32)
 
@@ -264,6 +266,8 @@ class Segment:
 
     def score(self, concepts: Sequence[Mapping[int, float]], into: NDArray[np.float32]) -> None:
         """Add what each document is worth: of each concept, its best term; those that are gone get 0."""
+        if not len(self.terms):  # capabilities that consist of words without meaning
+            return
         best: NDArray[np.float32] | None = None
         wanted = np.array([term for concept in concepts for term in concept], np.int32)
         places = np.searchsorted(self.terms, wanted).clip(max=len(self.terms) - 1)
@@ -344,10 +348,12 @@ def merge(segments: Sequence[Segment]) -> Segment:
         begun += left
         moves.append(moved)
     terms = np.unique(np.concatenate([segment.terms for segment in segments]))
-    merged = [
-        _merge_postings(segments, moves, terms[first : first + _MERGED], len(numbers))
-        for first in range(0, len(terms), _MERGED)
-    ]
+    sizes = np.zeros(len(terms), np.int64)
+    for segment in segments:
+        sizes[np.searchsorted(terms, segment.terms)] += segment.counts()
+    parts = np.cumsum(sizes) // _MERGED  # numbers of the parts of about one size
+    cuts = [0, *(np.flatnonzero(np.diff(parts)) + 1).tolist(), len(terms)]
+    merged = [_merge_postings(segments, moves, terms[low:high], len(numbers)) for low, high in pairwise(cuts)]
     counts, rows, gains = (np.concatenate(several) for several in zip(*merged, strict=True))
     starts = np.concatenate([[0], np.cumsum(counts[counts > 0])]).astype(np.int32)
     return Segment(np.sort(numbers), terms[counts > 0], starts, rows, gains)
@@ -362,7 +368,7 @@ def _merge_postings(
     """
     found = []
     for segment, moved in zip(segments, moves, strict=True):
-        low, high = np.searchsorted(segment.terms, [terms[0], terms[-1] + 1]).tolist()
+        low, high = np.searchsorted(segment.terms, [terms[0], terms[-1] + 1]).tolist() if len(terms) else (0, 0)
         owners, there, worth = segment.postings(low, high)
         new = moved[there]
         keep = new >= 0
