@@ -6,9 +6,9 @@ What can be put together is not kept, but taken apart when it is asked for.
 
 from __future__ import annotations
 
-from array import array
+import sys
 from collections.abc import Iterable, Iterator, Sequence
-from itertools import accumulate, chain, repeat
+from itertools import chain, repeat
 from typing import NamedTuple
 
 from agent3.arrays import NDArray, np
@@ -19,8 +19,8 @@ LONGEST = 1_000
 """Characters of the longest text that is looked up."""
 _SEPARATORS = ("__", "/", ".", " ")
 _MOST_SPLITS = 100
-_FRESH = 1_000
-"""Names that are not in order yet, at least."""
+_FRESH, _FRESH_SHARE = 1_000, 32
+"""Names that are not in order yet: so many, or one of so many."""
 _MOST_GONE = 2
 """How many times as many places as agents there may be."""
 _Ids = str | tuple[str, ...]
@@ -55,7 +55,10 @@ class Names:
         ids.append(agent_id)
         for name in {fold(one) for one in capabilities}:
             fresh.setdefault(hash(name), []).append(place)
-        if len(fresh) > max(_FRESH, len(self._state.sorted) // 8) or len(ids) > _MOST_GONE * len(self._places) + _FRESH:
+        if (
+            len(fresh) > max(_FRESH, len(self._state.sorted) // _FRESH_SHARE)
+            or len(ids) > _MOST_GONE * len(self._places) + _FRESH
+        ):
             self._put_in_order()
 
     def remove(self, agent_id: str, title: str) -> None:
@@ -131,19 +134,22 @@ def _ids(found: _Ids) -> tuple[str, ...]:
 
 
 class NameList:
-    """Some names in the memory of one text."""
+    """Some names in the memory of two texts."""
 
-    __slots__ = ("_ends", "_text")
+    __slots__ = ("_sizes", "_text")
 
     def __init__(self, names: Sequence[str]):
+        names = [name[: sys.maxunicode] for name in names]
         self._text = "".join(names)
-        self._ends = array("I", accumulate(map(len, names)))
+        self._sizes = "".join(chr(len(name)) for name in names)
+        """The length of each as a character."""
 
     def __len__(self) -> int:
-        return len(self._ends)
+        return len(self._sizes)
 
     def __getitem__(self, at: int) -> str:
-        return self._text[self._ends[at - 1] if at else 0 : self._ends[at]]
+        begin = sum(map(ord, self._sizes[:at]))
+        return self._text[begin : begin + ord(self._sizes[at])]
 
     def __iter__(self) -> Iterator[str]:
         return map(self.__getitem__, range(len(self)))

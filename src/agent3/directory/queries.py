@@ -178,7 +178,7 @@ def _direct(word: str, language: Language, terms: Terms) -> Iterable[str]:
     return (stem(word),) if terms.count(stem(word)) else (stem(word, "spanish"),)
 
 
-@lru_cache(maxsize=5_000)
+@lru_cache(maxsize=2_000)
 def _synonyms(word: str, language: Language) -> frozenset[str]:
     """The terms of words that mean the same to a tool."""
     root = stem(word)

@@ -20,7 +20,7 @@ Language: TypeAlias = Literal["english", "spanish"]
 _WORD = re.compile(r"[^\W_]+")
 _CAMEL = re.compile(r"(?<=[a-z0-9])(?=[A-Z])|(?<=[A-Z])(?=[A-Z][a-z])")
 _ACCENT = re.compile("[\u0300-\u036f]")
-_KNOWN = 12_500
+_KNOWN = 10_000
 """Words whose terms are kept, in each of two halves."""
 _LONGEST = 40
 """Letters of a word that count: what is longer is no word, and would only fill the index."""
@@ -86,7 +86,7 @@ def detect_language(text: str) -> Language:
     return "spanish" if spanish > sum(word in _ENGLISH and word not in _SPANISH for word in said) else "english"
 
 
-@lru_cache(maxsize=5_000)
+@lru_cache(maxsize=2_000)
 def stem(word: str, language: Language = "english") -> str:
     """The Snowball stem of a word that is spelled as ``spell`` does."""
     return str(_stemmers.of[language].stemWord(word))

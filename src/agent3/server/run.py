@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import asyncio
 import errno
-import gc
 import json
 import os
 import signal
@@ -35,6 +34,7 @@ from agent3.observe.metrics import METRICS, Metrics
 from agent3.protocols.functions import LocalAgent
 from agent3.server.app import app
 from agent3.server.build import Server, build
+from agent3.server.collector import collect_less
 from agent3.server.connection import make_connection_class
 from agent3.server.health import HealthPort
 from agent3.server.loading import check_ids
@@ -61,8 +61,6 @@ BACKLOG = 65_535
 and its client tries again only after a second."""
 _HEALTH_BACKLOG = 256
 _LAST_PORT = 65_535
-_YOUNG = 5_000
-"""New objects after which the garbage collector looks at them; by default 700."""
 
 
 def serve_forever(
@@ -84,7 +82,7 @@ def serve_forever(
             try:
                 with opened.http.capture_signals():  # from the first word on: who reads it may stop it at once
                     _greet(opened, settings, agents)
-                    _collect_less()
+                    collect_less()
                     await opened.http.serve(sockets=[listener])
             finally:
                 withdraw(note)
@@ -94,14 +92,6 @@ def serve_forever(
         if (health := listen_for_health(settings)) is not None:
             stack.enter_context(health)
         _run(serve(ready))
-
-
-def _collect_less() -> None:
-    """What start-up made lives as long as the process; the collector need not look at it again. And what a call makes
-    is mostly gone at its end: it looks when there is more of it than at any moment of usual work.
-    """
-    gc.freeze()
-    gc.set_threshold(_YOUNG)
 
 
 def _check_clients(settings: Settings) -> None:
@@ -439,7 +429,7 @@ def serve_worker(
                 await peers.open()
                 if greets:
                     _greet(opened, settings, agents)
-                _collect_less()
+                collect_less()
                 say(line, READY)
                 while True:
                     await asyncio.sleep(BEAT_SECONDS)
