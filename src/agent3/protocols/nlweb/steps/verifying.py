@@ -127,9 +127,10 @@ def verified(step: Step) -> Step:
             ctx.agreed = ""
             traffic.end()
         ctx.news = _find_news(ctx, before, after)
-        what = ctx.label or action.action_type.value
+        what = ctx.label.partition(" (")[0] or action.action_type.value  # its selector says nothing to a caller
         if refusal := _find_refusal(ctx, action, before, after, traffic, ctx.denied[denied:]):
-            raise Rejected(f"Step {what}: {refusal}", data={"page": _address(after), "seen": ctx.news})
+            text = f"{refusal[0].upper()}{refusal[1:]} (step {what})"
+            raise Rejected(text, data={"page": _address(after), "seen": ctx.news})
         if doubt := await _find_doubt(ctx, action, before, after, traffic):
             told = f" The page shows: {'; '.join(ctx.news[:3])}." if ctx.news else ""
             raise TargetError(
