@@ -142,6 +142,18 @@ def test_what_is_forbidden_beside_a_request_is_a_switch_or_stops_it(message: str
     assert (reading.input if isinstance(reading, Understood) else None) == understood
 
 
+def test_what_has_happened_is_not_put_into_the_future() -> None:
+    day = {"type": "string", "format": "date", "description": "Day of the incident"}
+    schema = {"type": "object", "properties": {"incident_date": day}, "required": ["incident_date"]}
+    claim = Capability(name="file_claim", description="File an insurance claim.", input_schema=schema)
+    now = datetime(2026, 11, 20)
+    asked = read(claim, "file a claim for 14 November", now)
+    assert isinstance(asked, Ask)
+    assert asked.doubt == {"incident_date": ["'2027-11-14'", "'2026-11-14'"]}
+    for said in ("yesterday", "14 November 2026"):
+        assert isinstance(read(claim, f"file a claim for {said}", now), Understood)
+
+
 def bank(done: list[tuple[str, float]]) -> LocalAgent:
     agent = LocalAgent("bank")
 

@@ -12,7 +12,7 @@ import re
 from collections import Counter
 from collections.abc import Collection, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
-from datetime import datetime
+from datetime import date, datetime, timedelta
 from itertools import pairwise
 from typing import Any
 
@@ -25,7 +25,7 @@ from agent3.sentences.lexicon import BROAD, Language, detect_language, fold, fol
 from agent3.sentences.passing import FILLER, pass_over, switches_otherwise
 from agent3.sentences.phrases import match_phrases
 from agent3.sentences.prohibitions import Why, blank_courtesies, find_prohibition
-from agent3.sentences.slots import Form, form_of, form_of_code
+from agent3.sentences.slots import Form, form_of, form_of_code, split_name
 from agent3.sentences.spans import find_spans
 from agent3.sentences.tokens import LONGEST, Sentence
 from agent3.sentences.values import Words
@@ -210,6 +210,11 @@ def _read_phrase(capability: Capability, form: Form, said: Mapping[str, str], as
     return Understood(given, tuple((text, name) for name, text in said.items()))
 
 
+_HAPPENED = frozenset(
+    "incident accident occurred happened purchase purchased bought birth born damage loss theft expense worked "
+    "performed".split()
+)
+"""Words for what lies in the past."""
 _HOW = re.compile(r"\w{3,}ly|\w{3,}mente|minus|plus|only|again|also|twice|anew|solo|otra|tambien|menos")
 """The last word of what may not be all a name."""
 _SEVERAL = re.compile(r"[,;]|\b(?:and|then|but|y|luego|pero)\b", re.IGNORECASE)
@@ -428,6 +433,8 @@ class _Search:
                 for number in marked - {fill.values[0][0]}:
                     if number in values and not any(other.cued for other in best.fills if number in dict(other.values)):
                         doubts.setdefault(number, []).append(None)
+        for number, earlier in self._find_past(values):
+            doubts.setdefault(number, []).append(earlier)
         announced = {number for fill in best.fills if fill.cued for number, _ in fill.values}
         unclear = [
             *self._find_unordered(best),
@@ -477,6 +484,25 @@ class _Search:
         }
         inner = range(said.first + 1, min(said.last, said.first + 60) - 1)
         return any(self._tokens[at].plain in leads and self._tokens[at + 1].value[:1].isupper() for at in inner)
+
+    def _find_past(self, values: Mapping[int, Any]) -> Iterator[tuple[int, str]]:
+        """Days to come of what has happened already, where no year was said, each with the day before that it may be:
+        an incident "on 14 November" was no accident of next year.
+        """
+        today, logs = self._sentence.today, "log" in split_name(self._capability.name)
+        for number, value in values.items():
+            slot = self._form.slots[number]
+            past = logs or not _HAPPENED.isdisjoint({*slot.words, *re.findall(r"[a-z]+", slot.described.lower())})
+            if slot.kind != "date" or not past or not isinstance(value, str) or not _ISO_DAY.fullmatch(value):
+                continue
+            day = date.fromisoformat(value)
+            if day <= today or str(day.year) in self._sentence.text:
+                continue
+            if day - today <= timedelta(days=7):  # a weekday
+                earlier = day - timedelta(days=7)
+            else:
+                earlier = day.replace(year=day.year - 1, day=min(day.day, 28) if day.month == 2 else day.day)
+            yield number, earlier.isoformat()
 
     def _says_how(self, fill: Fill) -> bool:
         """Whether a name may have taken in how something is to be done: "create the user Ann quietly"."""
