@@ -7,6 +7,7 @@ from typing import Any
 
 import pytest
 
+from agent3 import bridge
 from agent3.definitions import ActionHints, ActionType, Condition, NLWebAction, NLWebActionInfo, NLWebInterface
 from agent3.errors import Agent3Error, NotOnPage, Rejected, TargetError, ValidationError
 from agent3.nlweb import NLWebExecutor
@@ -113,6 +114,17 @@ def test_what_a_page_turns_down_asks_back_or_does_not_show_is_no_success(
     with pytest.raises(kind, match=said) as failed:
         shop.execute_action(action, {"name": name})
     assert type(failed.value) is kind
+
+
+def test_a_page_that_does_not_come_after_a_press_is_no_success(shop: NLWebExecutor) -> None:
+    session = shop._session
+    assert session is not None
+    bridge.run(session.page.route("**/posted", lambda route: route.abort()))
+    try:
+        with pytest.raises(TargetError, match="could not be loaded"):
+            shop.execute_action("form", {"name": "new@x.org"})
+    finally:
+        bridge.run(session.page.unroute("**/posted"))
 
 
 def test_what_is_verified_is_written_as_a_condition_or_as_change() -> None:

@@ -126,8 +126,14 @@ def verified(step: Step) -> Step:
         finally:
             ctx.agreed = ""
             traffic.end()
-        ctx.news = _find_news(ctx, before, after)
+        lost = after.answer.url.startswith("chrome-error:")  # the browser's own page, where none came
+        ctx.news = [] if lost else _find_news(ctx, before, after)
         what = ctx.label.partition(" (")[0] or action.action_type.value  # its selector says nothing to a caller
+        if lost:
+            raise TargetError(
+                f"Step {what} was done once, but the page that comes after it could not be loaded. Check the result "
+                "before you try again."
+            )
         if refusal := _find_refusal(ctx, action, before, after, traffic, ctx.denied[denied:]):
             text = f"{refusal[0].upper()}{refusal[1:]} (step {what})"
             raise Rejected(text, data={"page": _address(after), "seen": ctx.news})
