@@ -441,6 +441,10 @@ def test_each_kind_of_thing_is_used_as_a_person_would(run: Any, html: str, sente
         (FIND, "busca los mapas (maps)"),
         (LOGIN, "log in as the boss (ann) with password s3"),
         (LOANS, "renew Emma and pay the fine"),
+        (LOANS, "I would renew Emma"),
+        (LOANS, "maybe renew Emma"),
+        (LOANS, "renovaría Emma"),
+        (LOANS, "renew just about Emma"),
     ],
 )
 def test_one_word_that_nothing_explains_and_nothing_is_done(run: Any, html: str, sentence: str) -> None:

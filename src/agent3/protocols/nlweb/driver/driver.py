@@ -19,7 +19,7 @@ from agent3.protocols.nlweb.driver.page_plans import Doubt, Plan, plan, plan_all
 from agent3.protocols.nlweb.driver.page_view import Control, PageView, look
 from agent3.protocols.nlweb.driver.pressing import Operator, affirms
 from agent3.protocols.nlweb.driver.questions import explain
-from agent3.protocols.nlweb.driver.sentences import Clause, parse_sentence, quote_names
+from agent3.protocols.nlweb.driver.sentences import Clause, is_hedged, parse_sentence, quote_names
 from agent3.protocols.nlweb.driver.wishes import fill_opened, is_beginning, split_wish, wish
 from agent3.sentences import find_prohibition
 from agent3.sentences.consequences import has_consequences
@@ -92,6 +92,8 @@ async def _drive_from(
     unblock: Callable[[], Awaitable[object]] | None,
 ) -> Driven:
     language = detect_language(sentence)
+    if is_hedged(sentence):
+        return Driven([], [sentence], refuse("hypothetical", language))
     names = [text for one in view.controls for text in (one.name, one.name.strip(" *:"), *one.row)]
     sentence = await asyncio.to_thread(quote_names, sentence, dict.fromkeys(names))  # a page may have thousands
     if (here := _HERE.search(sentence)) is not None:

@@ -14,7 +14,7 @@ from typing import Literal, TypeVar
 
 from agent3.protocols.nlweb.driver.page_view import DAYS, Control, PageView
 from agent3.protocols.nlweb.driver.sentences import Clause, Target, read_targets, strip_article
-from agent3.sentences.lexicon import Language, base_forms, detect_language, fold
+from agent3.sentences.lexicon import Language, base_forms, fold
 from agent3.sentences.spans import find_spans
 
 __all__ = [
@@ -455,11 +455,25 @@ def _assign_cut(
                 before = found.get((field.frame, field.index))
                 # Of two cuts for one field the first is the one at a word made for it: "to", "as", "into".
                 if before is None:
-                    found[field.frame, field.index] = fit(field, value, detect_language(clause.text))
+                    found[field.frame, field.index] = fit(field, value, _order_of(clause))
                 break
     if len(found) != 1:
         return Doubt("several" if found else "words", _plain(clause, " ".join(cuts[0]) if cuts else ""))
     return next(iter(found.values()))
+
+
+def _order_of(clause: Clause) -> Language | None:
+    """The language of the verb of a clause, which tells the order of a day such as 03/04/2027."""
+    words = [
+        word for word in _words(clause.text) if word not in ("please", "then", "and", "y", "luego", "por", "favor")
+    ]
+    return next((language for language, verbs in _ORDERS.items() if words[:1] and words[0] in verbs), None)
+
+
+_ORDERS: dict[Language, frozenset[str]] = {
+    "en": frozenset("enter type put set write fill choose select pick use change".split()),
+    "es": frozenset("escribe escriba pon ponga introduce introduzca elige elija selecciona fija usa cambia".split()),
+}
 
 
 def _names_field(text: str, fields: Sequence[Control]) -> bool:

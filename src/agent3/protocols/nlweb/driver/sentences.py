@@ -10,9 +10,20 @@ from collections.abc import Collection, Iterable, Iterator
 from dataclasses import dataclass
 from typing import Literal
 
-from agent3.sentences.prohibitions import find_prohibition
+from agent3.sentences.lexicon import fold, is_action
+from agent3.sentences.prohibitions import find_prohibition, leaves_open
 
-__all__ = ["ROLES", "Clause", "Target", "Verb", "parse_sentence", "quote_names", "read_targets", "strip_article"]
+__all__ = [
+    "ROLES",
+    "Clause",
+    "Target",
+    "Verb",
+    "is_hedged",
+    "parse_sentence",
+    "quote_names",
+    "read_targets",
+    "strip_article",
+]
 
 Verb = Literal["press", "choose", "clear", "write", "use", "add", "search", "submit", "upload", ""]
 
@@ -267,3 +278,18 @@ def _read_one(clause: Clause, words: str, place: str) -> Iterator[Target]:
 
 def strip_article(words: str) -> str:
     return _ARTICLE.sub("", words.strip(" ,"))
+
+
+_HEDGED = re.compile(
+    r"^\W*(?:i|we|you|he|she|they|it)(?:['\u2019]d| would| might| could| may| should)(?! (?:also |really )?(?:like|love"
+    r"|be|prefer|rather|appreciate|want|need|have)\b)|\b(?:just about|nearly|almost)\b",
+    re.IGNORECASE,
+)
+_CONDITIONAL = re.compile(r"^\W*(\w+[aei]r)[ií]a(?:s|mos|n)?\b", re.IGNORECASE)
+
+
+def is_hedged(text: str) -> bool:
+    """Whether a sentence only says what one would do, or does it not quite: "I would delete it", "borraría la nota"."""
+    text = re.sub(r"\"[^\"]*\"|“[^”]*”|«[^»]*»", "", text)
+    would = _CONDITIONAL.search(text)
+    return _HEDGED.search(text) is not None or leaves_open(text) or (would is not None and is_action(fold(would[1])))
