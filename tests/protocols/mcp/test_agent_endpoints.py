@@ -43,6 +43,7 @@ from agent3.protocols.mcp.door.toolset import (
 )
 from agent3.protocols.mcp.protocol import MCP
 from agent3.security import via
+from agent3.server.apps import App
 from agent3.server.build import Server, build
 from agent3.settings import Calls, Rule, Settings, Storage
 from agent3.settings import Client as Known
@@ -750,6 +751,31 @@ def test_a_large_result_is_read_on_the_same_connection(house: Hosted, mode: str)
                 await client.read_resource("file:///etc/passwd")
 
     run(story())
+
+
+def test_a_large_result_of_a_tool_that_promises_data_is_its_structured_content(tmp_path: Path) -> None:
+    pantry = App("pantry")
+
+    @pantry.capability
+    def stock(count: int) -> dict[str, str]:
+        """What is in stock."""
+        return {"flour": "x" * count}
+
+    async def story() -> None:
+        with hosted(tmp_path, [pantry]) as running:
+            async with talk(running, "pantry", "auto") as client:
+                (tool,) = (await client.list_tools()).tools
+                assert tool.output_schema
+                assert (await client.call_tool("stock", {"count": 100_000})).structured_content == stock(100_000)
+
+    run(story())
+
+
+def test_a_request_that_is_too_large_is_refused_in_the_words_of_the_protocol(house: Hosted) -> None:
+    request = modern_request("tools/call", {"name": "cook", "arguments": {"dish": "x" * (1 << 20)}})["json"]
+    answer = house.post("/agents/kitchen/mcp", request, content_type="application/json")
+    assert (answer.status, answer.json["jsonrpc"]) == (413, "2.0")
+    assert "at most 1048576 bytes" in answer.json["error"]["message"]
 
 
 # Who gets in

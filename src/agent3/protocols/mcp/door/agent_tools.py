@@ -126,6 +126,8 @@ def _operation(capability: Capability) -> str:
 
 
 _KNOWN = 10_000
+_MOST_DATA = 4 << 20
+"""Data of a tool that promises some stands in its result up to this size, as images do."""
 """Callers and tools of which it is remembered whether they may."""
 _UNKNOWN: tuple[Capability | None, str, bool] = (None, "invoke_tool_simple", False)
 
@@ -227,10 +229,10 @@ class AgentTools:
                 meta=describe_client(caller) if tells else {},
             )
             outcome = await self._gateway.start(who, call, (agent, capability))
-            if type(outcome) is Done and not self._passes:
+            if type(outcome) is Done and not self._passes and capability.output_schema is None:
                 status = "success"
                 return outcome
-            outcome = await self._finish(outcome, who, caller)
+            outcome = await self._finish(outcome, who, caller, name)
             if type(outcome) is not Failed:
                 status = "success"
             return outcome
@@ -255,10 +257,10 @@ class AgentTools:
 
     async def answer(self, state: str, answers: dict[str, Answer], caller: Caller) -> Outcome:
         who = GatewayCaller(caller.principal, self._door, caller.listener, caller.traceparent)
-        await self._gateway.job(who, state, self.agent.id)
-        return await self._finish(await self._gateway.answer(who, state, answers), who, caller)
+        name = (await self._gateway.job(who, state, self.agent.id)).call.capability
+        return await self._finish(await self._gateway.answer(who, state, answers), who, caller, name)
 
-    async def _finish(self, outcome: Outcome, who: GatewayCaller, caller: Caller) -> Outcome:
+    async def _finish(self, outcome: Outcome, who: GatewayCaller, caller: Caller, name: str) -> Outcome:
         """Wait for work that goes on elsewhere, unless the client follows tasks; large parts come back whole."""
         if isinstance(outcome, Working) and outcome.job is not None and "tasks" not in caller.can:
             outcome = await self._wait_for_job(outcome.job, who, caller)
@@ -271,7 +273,26 @@ class AgentTools:
                     part = _restore_part(part, stored.body)
                 parts.append(part)
             return replace(outcome, parts=tuple(parts))
+        capability = self._capabilities.get(name, _UNKNOWN)[0]
+        if isinstance(outcome, Done) and capability is not None and capability.output_schema is not None:
+            return await self._with_data(outcome, caller.principal)
         return outcome
+
+    async def _with_data(self, outcome: Done, principal: Principal) -> Outcome:
+        """The result with its data in place, as far as it is not too large: clients hold a tool to its output schema,
+        and take what has no structured content for a failure."""
+        if not any(part.artifact for part in outcome.parts):
+            return outcome
+        parts = []
+        for part in outcome.parts:
+            size = part.meta.get("size")
+            if part.artifact and part.media_type == "application/json" and isinstance(size, int) and size <= _MOST_DATA:
+                stored = await self._gateway.core.artifacts.get(principal.id, part.artifact)
+                meta = {key: value for key, value in part.meta.items() if key != "size"}
+                data = await asyncio.to_thread(msgspec.json.decode, stored.body)
+                part = Part(data=data, name=part.name, meta=meta)
+            parts.append(part)
+        return replace(outcome, parts=tuple(parts))
 
     async def _wait_for_job(self, job: str, who: GatewayCaller, caller: Caller) -> Outcome:
         """How the job stands after a while. A caller that gives up meanwhile cancels it, down to its target.
@@ -299,7 +320,8 @@ class AgentTools:
         if isinstance(task.outcome, Working):
             return task
         who = GatewayCaller(caller.principal, self._door, caller.listener, caller.traceparent)
-        return replace(task, outcome=await self._finish(task.outcome, who, caller))
+        name = (await self._gateway.job(who, job, self.agent.id)).call.capability
+        return replace(task, outcome=await self._finish(task.outcome, who, caller, name))
 
     async def update(self, job: str, answers: dict[str, Answer], caller: Caller) -> None:
         await self._tasks.update(job, answers, caller)

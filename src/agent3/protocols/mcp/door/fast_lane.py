@@ -24,7 +24,7 @@ from starlette.types import ASGIApp, Message, Receive, Scope, Send
 from agent3.calls.coroutines import Left, run_watched, start_task, wait_for_task
 from agent3.calls.outcomes import failed_by
 from agent3.env import REAL, Env
-from agent3.errors import Agent3Error, Canceled, NotFound, RateLimited, TooSlow
+from agent3.errors import Agent3Error, Canceled, NotFound, RateLimited, TooLarge, TooSlow
 from agent3.gateway.lanes import HungUp, Reply
 from agent3.jsonrpc import SSEParser, check_bytes, error_of
 from agent3.model import Done, Failed, Outcome, Principal
@@ -263,13 +263,17 @@ class FastLane:
             return
         if body is None:
             return  # the client left in the middle of it
+        if len(body) > self.max_body:
+            most = TooLarge(f"A request may have at most {self.max_body} bytes; send less")
+            await refusal(most)(scope, receive, send)
+            return
         body = body.removeprefix(b"\xef\xbb\xbf")  # some editors and shells write one before the first brace
         headers, takes = _Headers(scope["headers"]), "both"
         if not headers.is_regular:
             mended, takes = mend_headers(scope["headers"])
             scope = {**scope, "headers": mended}
             headers = _Headers(mended)
-        is_bounded = len(body) <= self.max_body and _is_bounded(body)
+        is_bounded = _is_bounded(body)
         request = _decode(body) if is_bounded else None
         instead: bytes | None = None
         if is_bounded and (
