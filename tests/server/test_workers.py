@@ -182,8 +182,8 @@ async def test_a_question_is_answered_and_a_job_followed_on_any_worker(workers: 
         one, other = (list(by_worker.values()) * 2)[:2]
         body = {"agentId": "served", "capability": "asked", "input": {"name": "Ada"}}
         job = (await one.post("/v1/call", json=body)).json()["job"]
-        answer = await other.post(f"/v1/calls/{job}/answer", json={"message": "Yes"})
-        assert answer.json()["result"] == "Ada Yes"
+        answer = await other.post(f"/v1/calls/{job}/answer", json={"message": "blue"})
+        assert answer.json()["result"] == "Ada blue"
         body = {"agentId": "served", "capability": "slow", "input": {"seconds": 50.0}}
         job = (await one.post("/v1/call", json=body, headers={"Prefer": "respond-async"})).json()["job"]
         assert (await other.get(f"/v1/calls/{job}")).json()["status"] == "working"
