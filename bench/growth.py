@@ -252,7 +252,7 @@ def _measure_catalogue(
             gateway.time("agent", agent, QUERY_MS)
             gateway.time("agent unknown", _get("/v1/agents/agnet-7", "agnet-7"), QUERY_MS, status=404)
             unknown = {"agentId": "no-such-agent-at-all", "message": "hello"}
-            gateway.time("call unknown", _post("/v1/call", unknown, "no agent"), QUERY_MS, status=404)
+            gateway.time("call unknown", _post("/v1/call", unknown, "does not exist"), QUERY_MS, status=404)
             gateway.time("list", _get("/v1/agents?limit=50"), QUERY_MS)
             gateway.time("list with a query", _get(f"/v1/agents?limit=50&query={quote(words.text(3))}"), QUERY_MS)
             gateway.time("who", _get(f"/who?query={quote(words.text(3))}"), QUERY_MS)

@@ -47,7 +47,8 @@ class Names:
 
     def put(self, agent_id: str, title: str, capabilities: Iterable[str]) -> None:
         """Take an agent with its folded name and the names of its capabilities. It must not be there yet."""
-        for name in {fold(agent_id), title}:
+        folded = fold(agent_id)
+        for name in {agent_id if folded == agent_id else folded, title}:  # mostly no text of its own
             known = self._agents.get(name)
             self._agents[name] = agent_id if known is None else (*_ids(known), agent_id)
         _, _, fresh, ids = self._state

@@ -24,7 +24,7 @@ not frozen: some 200,000 objects, or 20 ms.
 _OLDEST = 2
 """The generation that has everything which is not frozen."""
 _LONG = 0.02
-"""Seconds of a look after which what is left is frozen."""
+"""Seconds of CPU of a look after which what is left is frozen."""
 _AGAIN = 4
 """How many times as many objects are frozen before all are looked at again."""
 
@@ -32,7 +32,7 @@ _AGAIN = 4
 class Collector:
     """A callback of the garbage collector (``gc.callbacks``), which is ``collector`` here."""
 
-    def __init__(self, collector: Any = gc, clock: Callable[[], float] = time.perf_counter):
+    def __init__(self, collector: Any = gc, clock: Callable[[], float] = time.thread_time):
         self._collector = collector
         self._clock = clock
         self._looked = 0
