@@ -9,7 +9,7 @@ from pathlib import Path
 from agent3.observe.metrics import Metrics
 from agent3.server.app import app
 from agent3.server.build import build
-from agent3.server.health import HealthPort
+from agent3.server.health_port import HealthPort
 from agent3.server.run import listen_for_health
 from agent3.settings import Server, Settings, Storage
 from tests.support.home import run

@@ -36,7 +36,7 @@ from agent3.server.app import app
 from agent3.server.build import Server, build
 from agent3.server.collector import collect_less
 from agent3.server.connection import make_connection_class
-from agent3.server.health import HealthPort
+from agent3.server.health_port import HealthPort
 from agent3.server.loading import check_ids
 from agent3.server.peers import BEAT, BEAT_SECONDS, READY, RETIRE, Peers, say
 from agent3.settings import Settings, database_url
