@@ -153,8 +153,6 @@ async def _drive(
                 continue
             if doubtful == 0 and await operator.open_menu(view, clauses[0]):
                 continue
-            if doubtful == 0 and not operator.done and await operator.find_on_other_pages(view, clauses[0]):
-                continue
             only = doubtful == 0 and not any(isinstance(one, Doubt) for one in plans[1:])
             if only and await operator.begin(view, clauses[0]):
                 deadline = asyncio.get_running_loop().time() + patience.SUGGESTED_SECONDS

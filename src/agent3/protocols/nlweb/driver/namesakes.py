@@ -12,7 +12,7 @@ from agent3.protocols.nlweb.driver.evidence import must_report
 from agent3.protocols.nlweb.driver.page_plans import Act
 from agent3.protocols.nlweb.driver.page_view import Control, PageView
 from agent3.protocols.nlweb.driver.sentences import Clause
-from agent3.protocols.nlweb.driver.wording import FILLERS, Token, can_mean, read_words, says_row, words_in
+from agent3.protocols.nlweb.driver.wording import FILLERS, Token, read_words, says_row
 from agent3.sentences.consequences import has_consequences
 from agent3.sentences.lexicon import fold
 
@@ -24,7 +24,6 @@ __all__ = [
     "is_shut_away",
     "needs_only_one",
     "said_of",
-    "speaks_of_rows",
 ]
 
 _NEXT = re.compile(
@@ -71,23 +70,14 @@ def is_shut_away(view: PageView, control: Control, said: Sequence[Token]) -> boo
     return has_namesake(PageView(hidden, ()), control, said)
 
 
-def speaks_of_rows(view: PageView, clause: Clause) -> Control | None:
-    """A control of some row of the page that a clause speaks of by its own name."""
-    said = [token.plain for token in read_words(clause.text) if not token.quoted or token.names]
-    said += [word for token in read_words(clause.text) if token.quoted for word in words_in(token.text)]
-    for one in view.visible:
-        name = words_in(one.name)
-        if one.row and name and not one.opens and all(any(can_mean(word, other) for other in said) for word in name):
-            return one
-    return None
-
-
 def find_next(view: PageView, control: Control) -> Control | None:
     """What leads to the next page of the list of a control, where the page says that it has several of them."""
     near = [one for one in view.visible if _is_by(one, control)]
     found = [one for one in near if _NEXT.fullmatch(_plain(one)) and not one.disabled]
-    paged = any(_BACK.fullmatch(_plain(one)) or _NUMBER.fullmatch(_plain(one)) for one in near)
-    return found[0] if len(found) == 1 and (paged or "page" in _plain(found[0])) else None
+    # "Previous" and "Next" alone may as well be of a player or of the steps of a form.
+    paged = any(_NUMBER.fullmatch(_plain(one)) for one in near)
+    named = [_plain(one) + " " + fold(" ".join(text for texts in one.places for text in texts)) for one in found]
+    return found[0] if len(found) == 1 and (paged or re.search(r"\bpag(?:e|in)", named[0])) else None
 
 
 def find_back(view: PageView, control: Control) -> Control | None:

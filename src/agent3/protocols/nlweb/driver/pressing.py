@@ -35,7 +35,6 @@ from agent3.protocols.nlweb.driver.namesakes import (
     is_shut_away,
     needs_only_one,
     said_of,
-    speaks_of_rows,
 )
 from agent3.protocols.nlweb.driver.page_plans import Act, Doubt, Plan, describe, plan_all
 from agent3.protocols.nlweb.driver.page_view import Control, PageView, look
@@ -280,28 +279,6 @@ class Operator(Fields):
                 if _count_alike(view, control, said) > count:
                     break
         return Doubt("namesake", control.name)
-
-    async def find_on_other_pages(self, view: PageView, clause: Clause) -> bool:
-        """Whether the one page of a list was opened that has what a clause speaks of, and the first has not."""
-        if self.here or clause in self._alone or (control := speaks_of_rows(view, clause)) is None:
-            return False
-        self._alone.append(clause)
-        found, turned = list[int](), 0
-        with suppress(playwright().Error):
-            while turned < _MOST_PAGES and (onward := find_next(view, control)) is not None:
-                await (await view.element(onward)).click(timeout=patience.ACT_MS)
-                view, turned = await self._look_at_next(view), turned + 1
-                planned = plan_all(view, [clause], (), otherwise=wish)[0]
-                if isinstance(planned, list) or planned.why == "several":
-                    found.append(turned)
-            sure = len(found) == 1 and find_next(view, control) is None
-            for _ in range(turned - (found[0] if sure else 0)):
-                if (back := find_back(view, control)) is None:
-                    return False
-                await (await view.element(back)).click(timeout=patience.ACT_MS)
-                view = await self._look_at_next(view)
-            return sure
-        return False
 
     async def _turn_pages(self, view: PageView, control: Control, said: Sequence[Token]) -> bool | Doubt:
         first, turned, twin = view, 0, False
