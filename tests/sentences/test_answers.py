@@ -122,7 +122,8 @@ REFUSED = (
 OPEN = (
     "not yet", "not Ana", "hold on", "wait", "let me think", "I am not sure", "idk", "help", "the same as last time",
     "Ana, but only if she asks", "not now", "later", "you decide", "yes", "who?", "no lo sé", "todavía no", "espera",
-    "déjame pensar", "lo mismo de siempre", "quizás", "a Ana, si quiere", "vale",
+    "déjame pensar", "lo mismo de siempre", "quizás", "a Ana, si quiere", "vale", "order a pizza instead",
+    "pide una pizza en vez de eso",
 )  # fmt: skip
 
 
@@ -150,7 +151,7 @@ def test_input_given_by_its_name_is_taken_as_it_is(answer: Any, taken: str) -> N
 @pytest.mark.parametrize(
     "name",
     ["Ana López", "my sister", "Noa", "Noel", "Nadia", "Maybelline", "la abuela", "Help Desk Ltd", "Luego SL",
-     "Same Day Couriers", '"Not yet"', "«Nadie»"],
+     "Same Day Couriers", '"Not yet"', "«Nadie»", '"Paint it instead"'],
 )  # fmt: skip
 def test_a_name_is_a_value_whatever_it_begins_with(name: str) -> None:
     assert judge_answer("recipient", NAME, name) is None

@@ -124,7 +124,12 @@ def judge_answer(name: str, definition: Mapping[str, Any], said: str) -> Verdict
         return "open"
     if kind == "text":
         return None
-    return "open" if leaves_open(said) or find_prohibition(said) is not None else None
+    is_other = _OTHER.search(fold(said)) is not None
+    return "open" if is_other or leaves_open(said) or find_prohibition(said) is not None else None
+
+
+_OTHER = re.compile(r"\w\W+(?:instead|en su lugar|en vez de es[eot]o?|en lugar de es[eot]o?)[\s.!]*$")
+"""Another request in place of the one that is asked about: "draw a red square instead"."""
 
 
 _NUMBERED = re.compile(r"q?\d+|answer|value|response|reply|respuesta")
