@@ -73,7 +73,9 @@ def call(
 
 
 def cancel(job: str, *, options: GatewayOptions = GatewayOptions()) -> None:  # noqa: B008 - frozen
-    """Cancel a job that is working or waiting for an answer: your own, or as an operator that of any caller.
+    """Cancel a job that is working or waiting for an answer.
+
+    An operator may cancel the job of any caller; everybody else only their own.
 
     Parameters
     ----------
