@@ -93,6 +93,8 @@ def test_what_cannot_be_done_is_answered_with_a_status_of_error(hotel: AgentExec
     assert unknown["code"] == "capability_not_found"
     assert "Did you mean 'search_hotels'?" in unknown["message"]
     assert error_of(hotel.receive_message(request(hotel, None, {})))["code"] == "capability_not_found"
+    stray = request(hotel, "search_hotels", {"location": "Paris"}).model_copy(update={"to_agent": "motel"})
+    assert error_of(hotel.receive_message(stray))["message"].startswith("The message is for 'motel'; this is 'hotel-")
     wrong = error_of(hotel.receive_message(request(hotel, "search_hotels", {})))
     assert (wrong["code"], wrong["message"]) == ("invalid_input", "Missing required parameter: location")
 

@@ -479,7 +479,14 @@ class AgentExecutor:
             if message.message_type in ANSWERS:
                 await self._sealer.keep_answer(message)
                 return None
-            content = await self._content_for(message)
+            mine = self.card.agent_id
+            if message.message_type is MessageType.REQUEST and message.to_agent != mine:
+                content = error_content(
+                    "invalid_input",
+                    f"The message is for {message.to_agent[:100]!r}; this is {mine!r}. Nothing was done.",
+                )
+            else:
+                content = await self._content_for(message)
         if message.message_type is MessageType.REQUEST:
             return self._build_reply(message, content)
         if content["status"] == "error":
