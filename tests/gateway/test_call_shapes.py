@@ -124,6 +124,7 @@ def test_a_batch_answers_each_call_in_its_place_and_one_that_fails_stops_none(do
         {"agentId": "studio", "capability": "say", "massage": "four"},
         {"agentId": "studio", "capability": "ask"},
         {"calls": []},
+        {"agentId": "studio", "capability": "say", "metadata": "fast"},
         {"agentId": "studio", "capability": "say", "message": "last"},
     ]
     answer = door.post("/v1/call", {"calls": calls})
@@ -132,10 +133,10 @@ def test_a_batch_answers_each_call_in_its_place_and_one_that_fails_stops_none(do
     answers = body["result"]
     codes = [one.get("errorCode", one.get("status", "done")) for one in answers]
     assert codes == [
-        "done", "agent_not_found", "target_failed", "invalid_input", "needs", "invalid_input", "done"
+        "done", "agent_not_found", "target_failed", "invalid_input", "needs", "invalid_input", "invalid_input", "done"
     ]  # fmt: skip
     assert [answers[0]["result"], answers[-1]["result"]] == ["one", "last"]
-    assert (body["metadata"]["count"], body["metadata"]["succeeded"]) == (7, 2)
+    assert (body["metadata"]["count"], body["metadata"]["succeeded"]) == (8, 2)
     # Each is an ordinary call: the one that asked is answered like any other.
     again = {"agentId": "studio", "message": "Ada", "metadata": {"job": answers[4]["job"]}}
     assert door.post("/v1/call", again).json["result"] == "Hello, Ada!"

@@ -27,6 +27,7 @@ from agent3.errors import (
     Unavailable,
 )
 from agent3.security.outbound import Gate, Policy, judge, parse_url
+from agent3.security.unpacking import unpacker_for
 from tests.support.tls import certificate
 
 if sys.version_info >= (3, 14):
@@ -659,6 +660,26 @@ def test_a_compressed_answer_comes_as_it_was(encoding: str, packed: bytes) -> No
                 await gate.request("GET", site.url())
 
     run(story)
+
+
+@pytest.mark.parametrize(
+    ("encoding", "pieces", "plain"),
+    [
+        ("gzip", [gzip.compress(b"one, ") + b"\x1f", gzip.compress(b"two")[1:]], b"one, two"),
+        ("gzip", [gzip.compress(b"one") + b"\0", b"\0"], b"one"),
+        ("gzip", [], b""),
+        ("zstd", [], b""),
+    ],
+)
+def test_bytes_may_be_cut_anywhere_and_an_empty_body_is_whole(encoding: str, pieces: list[bytes], plain: bytes) -> None:
+    unpacker = unpacker_for(encoding, "example.com")
+    assert unpacker is not None
+    found = b""
+    for piece in pieces:
+        unpacker.feed(piece)
+        while (some := unpacker.take()) is not None:
+            found += some
+    assert (found, unpacker.is_complete()) == (plain, True)
 
 
 def test_an_encoding_that_nobody_asked_for_is_refused() -> None:

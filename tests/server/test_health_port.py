@@ -4,12 +4,13 @@ from __future__ import annotations
 
 import socket
 import time
+from contextlib import ExitStack, suppress
 from pathlib import Path
 
 from agent3.observe.metrics import Metrics
 from agent3.server.app import app
 from agent3.server.build import build
-from agent3.server.health_port import HealthPort
+from agent3.server.health_port import _MOST, HealthPort
 from agent3.server.run import listen_for_health
 from agent3.settings import Server, Settings, Storage
 from tests.support.home import run
@@ -33,6 +34,15 @@ def test_health_is_answered_while_the_event_loop_is_held_and_readiness_tells_tha
                 slow.sendall(b"GET /he")  # never goes on, and nobody waits for it
                 assert b"agent3_" in _get(host, number, "/metrics")[1]
                 assert _get(host, number, "/healthz", "evil.example.com")[0] == 403
+                # Requests go on in the moment in which their connections are closed for newer ones.
+                with ExitStack() as stack:
+                    crowd = [stack.enter_context(socket.create_connection((host, number))) for _ in range(_MOST)]
+                    for one in crowd:
+                        one.sendall(b"GET /he")
+                    for one in crowd:
+                        with suppress(OSError), socket.create_connection((host, number)):
+                            one.sendall(b"althz HTTP/1.1\r\n")
+                assert _get(host, number, "/healthz")[0] == 200
                 port._told -= 60.0
                 status, body = _get(host, number, "/readyz")
                 assert status == 503

@@ -67,14 +67,16 @@ class Verbs:
         """
         if name not in self._schemas:
             raise CapabilityNotFound(f"Unknown tool: {name[:100]}")
-        schema = self._schemas[name]
+        if not isinstance(arguments, Mapping):
+            raise ValidationError(f"{name} takes an object, got {schema.json_type(arguments)}.")
+        fits = self._schemas[name]
         if name == "agent3_call" and is_batch(arguments):
-            schema = self._batch
-        if schema.valid(arguments):
+            fits = self._batch
+        if fits.valid(arguments):
             return arguments
-        arguments = schema.without_nulls(arguments)
+        arguments = fits.without_nulls(arguments)
         try:
-            schema.check(arguments)
+            fits.check(arguments)
             return arguments
         except ValidationError as error:
             if hint := _find_misplaced(name, arguments):
@@ -146,6 +148,7 @@ class Verbs:
             async with places:
                 began = self._env.monotonic()
                 try:
+                    given = self.check("agent3_call", given)
                     if is_batch(given) or (given.get("metadata") or {}).get("streaming"):
                         raise ValidationError("A call in a batch cannot be a batch itself, and cannot be streamed.")
                     return await self.answer("agent3_call", given, quiet, detach=detach)

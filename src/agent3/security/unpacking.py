@@ -69,9 +69,11 @@ class _Inflater:
         self._wbits = wbits
         self._inflater = None if wbits is None else zlib.decompressobj(wbits)
         self._waiting = b""
+        self._is_begun = False
 
     def feed(self, packed: bytes) -> None:
         self._waiting += packed
+        self._is_begun = True
 
     def take(self) -> bytes | None:
         if self._inflater is None:
@@ -82,6 +84,8 @@ class _Inflater:
             bare = (head[0] << 8 | head[1]) % 31 or head[0] & 15 != 8
             self._inflater = zlib.decompressobj(-zlib.MAX_WBITS if bare else zlib.MAX_WBITS)
         elif self._inflater.eof:
+            if self._wbits == _GZIP and self._waiting == _GZIP_MAGIC[:1]:
+                return None  # perhaps the next member, cut in its first two bytes
             if self._wbits != _GZIP or not self._waiting.startswith(_GZIP_MAGIC):
                 self._waiting = b""  # padding
                 return None
@@ -95,7 +99,8 @@ class _Inflater:
         return plain if plain or self._waiting else None
 
     def is_complete(self) -> bool:
-        return not self._waiting if self._inflater is None else self._inflater.eof
+        """An empty body has nothing to unpack, as in answers to HEAD and with status 204."""
+        return not self._is_begun or (self._inflater is not None and self._inflater.eof)
 
 
 class _Zstd:

@@ -149,7 +149,7 @@ class HealthPort:
                 for key, _ in selector.select(0.2):
                     if key.data is None:
                         self._accept(selector)
-                    else:
+                    elif key.data.socket.fileno() >= 0:  # else it was closed for one that was accepted just now
                         self._go_on(selector, key.data)
                 now = time.monotonic()
                 for one in [one for one in self._open.values() if one.until < now]:
@@ -192,6 +192,9 @@ class HealthPort:
         except BlockingIOError:
             self._await(selector, one, selectors.EVENT_WRITE if one.leaves else selectors.EVENT_READ)
         except OSError:
+            self._close(selector, one)
+        except Exception:  # a page that fails must not end the thread
+            log.exception("the health port could not answer")
             self._close(selector, one)
 
     def _await(self, selector: selectors.BaseSelector, one: _Connection, what: int) -> None:
