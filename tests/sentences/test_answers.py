@@ -247,6 +247,7 @@ def test_words_are_judged_by_what_the_question_wants(question: Question, said: s
         ("1", 0), ("the first", 0), ("2.", 1), ("the second one, please", 1), ("la segunda", 1), ("el tercero", 2),
         ("number 3", 2), ("la opción 2", 1), ("the last one", 2), ("refund order", 1), ("Track a parcel", 2),
         ("cancel-order", 0), ("4", None), ("0", None), ("the refund of 2 orders", None), ("no", None), ("", None),
+        ("no one", None), ("no second", None), ("no. 2", 1),
     ],
 )  # fmt: skip
 def test_one_of_a_list_is_meant_by_its_name_its_title_or_its_place(said: str, meant: int | None) -> None:

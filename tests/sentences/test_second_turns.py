@@ -128,6 +128,8 @@ def test_a_thing_that_a_capability_has_nothing_to_do_with_stops_it(message: str)
         ("create user Ann but don't tell Bob", None), ("crea el usuario Ann pero no se lo digas a Bob", None),
         ("create the user Ann quietly", None), ("create user Ann but don't do it yet", None),
         ("create user Ann and don't create user Bob", None),
+        # A page is not searched for such clauses: that grows with the square of its length.
+        (f"create user Ann{' ' * 2_000}but do not send the welcome mail", None),
     ],
 )  # fmt: skip
 def test_what_is_forbidden_beside_a_request_is_a_switch_or_stops_it(message: str, understood: Any) -> None:

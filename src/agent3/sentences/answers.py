@@ -84,7 +84,7 @@ def _bare(said: str) -> str:
 
 _BEFORE = re.compile(
     r"^(?:(?:i (?:mean|meant|want|choose|pick)|please|ok|yes|use|take|quiero|elijo|por favor|si|vale|pues)\b ?)*"
-    r"(?:(?:the|el|la|lo|las|los)\b ?)?(?:(?:number|no|nr|option|numero|num|opcion|tool|herramienta)\b ?)*"
+    r"(?:(?:the|el|la|lo|las|los)\b ?)?(?:(?:number|no(?= \d)|nr|option|numero|num|opcion|tool|herramienta)\b ?)*"
 )
 _AROUND = re.compile(r"(?: (?:one|option|tool|opcion|herramienta|please|thanks|por favor|gracias|de la lista))+$")
 _PLACE = re.compile(r"(\d{1,3})(?:st|nd|rd|th|a|o)?")

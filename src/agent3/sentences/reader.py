@@ -136,7 +136,7 @@ def read(capability: Capability, message: str, now: datetime, *, agent: str = ""
 
 
 _RESTRICTION = re.compile(
-    r"(?:\s*[,;.]+\s*(?:but|and|pero|y)?|\s+(?:but|pero|and|y))\s+(?:(?:please|por favor)\s+)?"
+    r"(?<![\s,;.])(?:\s*[,;.]+(?:\s*(?:but|and|pero|y))?|\s+(?:but|pero|and|y))\s+(?:(?:please|por favor)\s+)?"
     r"(?:do not|don'?t|don\u2019t|never|no)\s+(?=\w+(?:\s+\w+)+)"
 )
 """Where a request goes on with what is not to be done beside it: "…, but do not send the welcome mail"."""
@@ -149,7 +149,7 @@ def _read_restricted(capability: Capability, message: str, now: datetime, agent:
 
     None where what is forbidden is what is done here, or nothing is asked for before.
     """
-    found = [*_RESTRICTION.finditer(fold_letters(message))]
+    found = [*_RESTRICTION.finditer(fold_letters(message))] if len(message) <= LONGEST else []
     if len(found) != 1:
         return None
     asked, rest = message[: found[0].start()], message[found[0].end() :].rstrip(" .!")

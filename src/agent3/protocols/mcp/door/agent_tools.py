@@ -126,9 +126,9 @@ def _operation(capability: Capability) -> str:
 
 
 _KNOWN = 10_000
+"""Callers and tools of which it is remembered whether they may."""
 _MOST_DATA = 4 << 20
 """Data of a tool that promises some stands in its result up to this size, as images do."""
-"""Callers and tools of which it is remembered whether they may."""
 _UNKNOWN: tuple[Capability | None, str, bool] = (None, "invoke_tool_simple", False)
 
 

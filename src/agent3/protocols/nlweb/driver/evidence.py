@@ -233,12 +233,16 @@ SAID = r"""
   for (const one of roots) for (const {shadowRoot} of one.querySelectorAll("*")) if (shadowRoot) roots.push(shadowRoot);
   const plain = text => String(text ?? "").replace(/\b\d{1,2}:\d{2}(?::\d{2})?\b/g, "").replace(/\s+/g, "")
     .toLowerCase();
-  const has = (node, text) => plain(node.innerText).includes(text);
+  // Read once for each element: a page may have thousands of lines to look for.
+  const texts = new Map();
+  const textOf = node => texts.get(node) ?? (texts.set(node, plain(node.innerText)), texts.get(node));
+  const has = (node, text) => textOf(node).includes(text);
   const holders = (node, text) => {
     const found = [...node.querySelectorAll(":scope > *")].filter(one => has(one, text) && one.checkVisibility?.());
     return found.length ? found.flatMap(one => holders(one, text)) : [node];
   };
-  const old = node => known.some(line => plain(line).includes(plain(node.innerText)));
+  const earlier = known.map(plain);
+  const old = node => earlier.some(line => line.includes(textOf(node)));
   const up = node => node.parentElement ?? node.getRootNode().host ?? null;
   const words = node => [node.getAttribute("class"), node.id].join(" ").replace(/([a-z])([A-Z])/g, "$1 $2")
     .toLowerCase().split(/[^a-z]+/);

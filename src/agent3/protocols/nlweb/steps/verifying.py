@@ -41,7 +41,8 @@ _READ = (
     + r""")([]);
   const squeeze = text => String(text ?? '').replace(/\s+/g, ' ').trim();
   const seen = one => one.checkVisibility?.({opacityProperty: true, visibilityProperty: true}) ?? true;
-  const linesOf = root => (root?.innerText ?? '').split('\n')
+  // What stands below five thousand lines counts as not shown.
+  const linesOf = root => (root?.innerText ?? '').split('\n').slice(0, 5000)
     .map(line => squeeze(line.replace(/\b\d{1,2}:\d{2}(:\d{2})?\b/g, ''))).filter(Boolean);
   const told = '[role=alert],[role=status],[class*=error i],[class*=message i],[class*=toast i],[class*=alert i]';
   const rows = [...document.querySelectorAll('tr,[role=row],li,article,nav,footer,aside,option')]
@@ -60,7 +61,7 @@ _READ = (
       .includes(one.type) && seen(one));
   const wrong = [...document.querySelectorAll('input:user-invalid,select:user-invalid,textarea:user-invalid')]
     .filter(seen).map(one => `${squeeze(one.labels?.[0]?.innerText || one.name)}: ${one.validationMessage}`);
-  return {answer, lines: linesOf(document.body), rows: rows.slice(0, 2000).flatMap(linesOf), asks, wrong,
+  return {answer, lines: linesOf(document.body), rows: rows.slice(0, 2000).flatMap(linesOf).slice(0, 5000), asks, wrong,
     heads: [...document.querySelectorAll('h1,h2')].filter(seen).flatMap(linesOf),
     fields: fields.map(one => [one.name || one.id, [one.value, squeeze(one.selectedOptions?.[0]?.text)]]),
     marks: document.querySelectorAll('[aria-pressed=true],[aria-checked=true],[aria-selected=true],:checked').length};
@@ -100,6 +101,11 @@ class _Sight(Struct, frozen=True):
     heads: list[str]
     fields: list[tuple[str, tuple[str, str]]]
     marks: int
+
+    def new_lines(self, before: _Sight) -> list[str]:
+        """Those that were not to be seen before, in time that does not grow with the square of a page."""
+        known = frozenset(before.lines)
+        return [line for line in self.lines if line not in known]
 
     @property
     def shape(self) -> object:
@@ -176,7 +182,7 @@ async def _watch(ctx: RunContext, action: NLWebAction, before: _Sight, traffic: 
     while (now := time.monotonic()) - begin < SECONDS:
         answered = after.shape != before.shape or len(ctx.denied) > denied or traffic.loads or traffic.refused
         is_calm = traffic.quiet_for > _QUIET and now - changed > _QUIET
-        is_pending = any(PENDING.search(line) for line in after.lines if line not in before.lines)
+        is_pending = any(PENDING.search(line) for line in after.new_lines(before))
         waits = isinstance(action.verify, Condition) and not _is_refused(ctx, action, before, after, traffic)
         if is_calm and answered and not is_pending and (not waits or await _holds(ctx, action)):
             break
@@ -218,7 +224,7 @@ def _find_refusal(
         taken = alert.good or ACCEPTED.search(alert.text)
         if alert.strong or refusing or (still_there and not taken):
             said.append(alert.text)
-    new = [line for line in after.lines if line not in before.lines]
+    new = after.new_lines(before)
     if not moved and not new:
         said += after.wrong
     if asked_in_place := [line for line in new if ASKS.search(line) and len(line) < LONGEST_MESSAGE and not moved]:
@@ -226,7 +232,8 @@ def _find_refusal(
     # What rows are called turns nothing down. On another page any text may speak of what is required, unless the form
     # is there again: then only its headings count.
     here = not moved or _is_back(ctx, before, after)
-    told = [line for line in new if line not in after.rows] if here else [line for line in after.heads if line in new]
+    rows, fresh = frozenset(after.rows), frozenset(new)
+    told = [line for line in new if line not in rows] if here else [line for line in after.heads if line in fresh]
     said += [line for line in told if refusals_in(line, _pressed(action)) and not any(line in one for one in said)]
     if said:
         return f"the website did not accept it: {'; '.join(dict.fromkeys(said[:5]))}"[:600]
@@ -248,17 +255,17 @@ async def _find_doubt(ctx: RunContext, action: NLWebAction, before: _Sight, afte
         return "nothing on the page shows it"
     if after.answer.born != before.answer.born and after.lines == before.lines:
         return "the page that came is the same as before"
-    new = [line for line in after.lines if line not in before.lines]
+    new = after.new_lines(before)
     told = {alert.text for alert in after.answer.others} | {*after.answer.status}
-    same = after.answer.born == before.answer.born
+    same, rows = after.answer.born == before.answer.born, frozenset(after.rows)
     for line in new:
-        is_message = line in told or (same and line not in after.rows)
+        is_message = line in told or (same and line not in rows)
         if is_message and len(line) < LONGEST_MESSAGE and HEDGED.search(line) and not ACCEPTED.search(line):
             return "the page does not say that it is done"
     is_back = after.answer.born != before.answer.born and _is_back(ctx, before, after)
     if not is_back and not _holds_filled(ctx, after):
         return ""
-    counts = {re.sub(r"\d+", "#", line) for line in before.lines if line not in after.lines}
+    counts = {re.sub(r"\d+", "#", line) for line in before.new_lines(after)}
     names = [value for value in _given(ctx) if len(value) > 2]
     shows = any(ACCEPTED.search(line) for line in [*new, *after.answer.status]) or any(
         re.sub(r"\d+", "#", line) in counts or any(name in line for name in names) for line in new
@@ -302,5 +309,6 @@ def _find_news(ctx: RunContext, before: _Sight, after: _Sight) -> list[str]:
     hidden = ctx.used_secrets | ctx.passwords
     new = [line for line in dict.fromkeys(lines) if line not in known and not any(one in line for one in hidden)]
     if not new and after.answer.born == before.answer.born:  # such as the row that was deleted
-        new = [f"gone: {line}" for line in before.rows if line not in after.lines and line in before.lines]
+        gone = frozenset(before.new_lines(after))
+        new = [f"gone: {line}" for line in before.rows if line in gone]
     return [line[:_LONGEST_NEWS] for line in new[:_MOST_NEWS]]
