@@ -38,6 +38,7 @@ OURS = {
     "agent3_a2a_cancellations_total": ("counter", ("reason", "result")),
     "agent3_foreign_names_refused_total": ("counter", ()),
     "agent3_questions_refused_total": ("counter", ()),
+    "agent3_open_questions_refused_total": ("counter", ("agent",)),
     "agent3_secrets_withheld_total": ("counter", ()),
     "agent3_connections_refused_total": ("counter", ("reason",)),
     "agent3_connections_handed_over_total": ("counter", ("result",)),

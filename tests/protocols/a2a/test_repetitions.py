@@ -86,7 +86,7 @@ def test_who_names_an_event_that_was_never_told_misses_nothing() -> None:
             number, snapshot = await anext(items)
             assert number < 99_999_999_999_999_999
             assert as_task(snapshot).status.state is State.INPUT_REQUIRED
-            await bench.engine.send(ALICE, say("yes", task_id=task.id))
+            await bench.engine.send(ALICE, say("tea", task_id=task.id))
             last = (await heard(items))[-1][1]
             assert isinstance(last, StatusUpdate)
             assert last.status.state is State.COMPLETED
