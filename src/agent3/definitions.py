@@ -520,7 +520,8 @@ class NLWebAction(_Definition):
     steps, and ``retries`` how often it is tried again, if not as often as its kind usually is.
 
     ``verify`` is what the page must show after a press for it to count as done: a condition, or ``change`` for anything
-    new. What the page turns down, asks back or does not show is an error.
+    new. What the page turns down, asks back or does not show is an error. With ``refusal`` only what it turns down is;
+    so it is for the last press of an action with consequences, unless its ``verify`` is ``none``.
 
     An ``if`` runs its ``steps`` or ``otherwise``. A ``repeat`` runs its ``steps`` for each ``{item}`` of the saved list
     ``over``, or ``until`` a condition holds, and at most so many ``times``. A ``wait`` may wait ``until`` a condition
@@ -554,7 +555,7 @@ class NLWebAction(_Definition):
     fields: dict[str, str] | None = None
     fallbacks: bool = True
     retries: int | None = Field(default=None, ge=0, le=10)
-    verify: Condition | Literal["change"] | None = None
+    verify: Condition | Literal["change", "refusal", "none"] | None = None
 
     @model_validator(mode="after")
     def _check_fields(self) -> Self:
@@ -588,7 +589,7 @@ _ONLY_FOR: dict[str, set[ActionType]] = {
     "next": {ActionType.EXTRACT},
     "fields": {ActionType.FILL, ActionType.TOOL},
     "extract_schema": {ActionType.EXTRACT},
-    "verify": {ActionType.CLICK, ActionType.PRESS, ActionType.SELECT, ActionType.CHECK, ActionType.UNCHECK},
+    "verify": set(map(ActionType, "click press submit select check uncheck".split())),
 }
 
 

@@ -698,15 +698,22 @@ def test_what_works_on_the_database_takes_no_gateway(agent3: Command, command: t
     assert "--server" in told.out + told.err
 
 
-def test_a_gateway_of_the_environment_is_not_taken_silently(agent3: Command, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_what_is_meant_for_the_gateway_of_the_environment_is_done_nowhere_else(
+    agent3: Command, running: Process, monkeypatch: pytest.MonkeyPatch
+) -> None:
     monkeypatch.setenv("AGENT3_SERVER", "http://127.0.0.1:9")
-    told = agent3("dlq", "list")
-    assert (told.code, told.out) == (0, "No dead letters.\n")
-    assert told.err == (
-        "agent3: AGENT3_SERVER has no effect here: this command works on the database of the settings, which "
-        "http://127.0.0.1:9 does not use. Choose another database with --db.\n"
-    )
-    assert agent3("dlq", "list", "--db", "sqlite:///own.db").err == "", "here it is clear which one is meant"
+    for command in (("dlq", "list"), ("stop", "echo"), ("add", "x"), ("client", "list")):
+        told = agent3(*command)
+        assert (told.code, told.out) == (2, "")
+        assert told.err == (
+            "agent3: AGENT3_SERVER names http://127.0.0.1:9, which does not run on the database of the settings; this "
+            "command works on a database. Name it with --db, or unset AGENT3_SERVER to use the one of the settings.\n"
+        )
+    assert agent3("remove", "x").code == agent3("approve", "x").code == 5, "these go to that gateway"
+    monkeypatch.setenv("AGENT3_SERVER", running.url)
+    assert "x" in agent3("remove", "x").err
+    told = agent3("dlq", "list", "--db", "sqlite:///own.db")
+    assert (told.code, told.out, told.err) == (0, "No dead letters.\n", ""), "here it is clear which one is meant"
 
 
 def test_a_variable_that_names_no_setting_is_told(agent3: Command, monkeypatch: pytest.MonkeyPatch) -> None:

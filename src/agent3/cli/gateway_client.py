@@ -75,6 +75,14 @@ class Remote:
         """Changes of an agent that wait for approval."""
         return self._get(f"/v1/agents/{quote(agent, safe='')}/changes")
 
+    def approve_changes(self, agent: str, shown: str) -> dict[str, Any]:
+        """Approve the changes with this hash."""
+        return self._post(f"/v1/agents/{quote(agent, safe='')}/approve", {"hash": shown})
+
+    def remove(self, agent: str) -> None:
+        """Remove an added agent."""
+        request(self.where, "DELETE", f"/v1/agents/{quote(agent, safe='')}", key=self._key)
+
     def call(self, arguments: Mapping[str, Any]) -> dict[str, Any]:
         """Call an agent."""
         return self._post("/v1/call", arguments)

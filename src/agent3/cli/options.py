@@ -5,6 +5,7 @@ from __future__ import annotations
 import os
 from dataclasses import dataclass
 from pathlib import Path
+from urllib.parse import urlsplit
 
 from cyclopts import Parameter
 
@@ -16,7 +17,7 @@ from agent3.settings import Settings, find_misspelt_variables, load
 from agent3.terminal.options import DatabaseOptions
 from agent3.terminal.output import print_note
 
-__all__ = ["GatewayOptions", "connect", "load_database_settings", "load_settings"]
+__all__ = ["GatewayOptions", "connect", "find_server_elsewhere", "load_database_settings", "load_settings"]
 
 
 @Parameter(name="*")
@@ -73,13 +74,32 @@ def load_settings(
     return settings
 
 
-def load_database_settings(options: DatabaseOptions) -> Settings:
-    """The settings of a command that works on the database itself. A gateway may be running on it."""
-    settings = load_settings(options.config, options.db)
+def find_server_elsewhere(options: DatabaseOptions) -> str | None:
+    """The gateway that AGENT3_SERVER names, where it does not run on the database of the settings, and no database was
+    named.
+    """
     server = os.environ.get("AGENT3_SERVER", "").rstrip("/")
-    if server and options.db is None and find_running(settings, own=True) != server:
-        print_error(
-            "AGENT3_SERVER has no effect here: this command works on the database of the settings, which "
-            f"{server} does not use. Choose another database with --db."
+    if not server or options.db is not None:
+        return None
+    own = find_running(load_settings(options.config, options.db), own=True)
+    return None if own is not None and _is_same(own, server) else server
+
+
+def load_database_settings(options: DatabaseOptions) -> Settings:
+    """The settings of a command that works on the database itself. A gateway may be running on it.
+
+    SetupError where AGENT3_SERVER names a gateway on another database: what is meant for it would be done elsewhere.
+    """
+    if server := find_server_elsewhere(options):
+        raise SetupError(
+            f"AGENT3_SERVER names {server}, which does not run on the database of the settings; this command works on "
+            "a database. Name it with --db, or unset AGENT3_SERVER to use the one of the settings."
         )
-    return settings
+    return load_settings(options.config, options.db)
+
+
+def _is_same(one: str, other: str) -> bool:
+    first, second = (urlsplit(address) for address in (one, other))
+    names = {first.hostname, second.hostname}
+    is_host = len(names) == 1 or names <= {"localhost", "127.0.0.1", "::1"}
+    return is_host and (first.scheme, first.port) == (second.scheme, second.port)

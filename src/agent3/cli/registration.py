@@ -6,7 +6,7 @@ import asyncio
 import json
 import sys
 import time
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
@@ -18,7 +18,7 @@ from cyclopts import Parameter
 from agent3.cli.agents import print_changes
 from agent3.cli.exit_codes import exit_code
 from agent3.cli.gateway_client import Remote
-from agent3.cli.options import load_database_settings
+from agent3.cli.options import find_server_elsewhere, load_database_settings
 from agent3.cli.output import ask, confirm, make_console, print_error
 from agent3.client.announcement import find_running
 from agent3.directory.stand_ins import Definition, replaced_agent
@@ -322,6 +322,15 @@ def approve(agent: str, *, yes: bool = False, options: DatabaseOptions = Databas
     yes:
         Do not ask for confirmation.
     """
+    if server := find_server_elsewhere(options):
+        gateway = Remote(server)
+        _approve(
+            agent,
+            lambda shown: gateway.changes(agent) if shown is None else gateway.approve_changes(agent, shown),
+            yes=yes,
+            as_json=options.json,
+        )
+        return
     settings = load_database_settings(options)
 
     async def work(shown: str | None) -> dict[str, Any]:
@@ -332,14 +341,17 @@ def approve(agent: str, *, yes: bool = False, options: DatabaseOptions = Databas
             raise Conflict(f"{agent} has no change that waits for approval.")
         return found
 
-    found = asyncio.run(work(None))
+    _approve(agent, lambda shown: asyncio.run(work(shown)), yes=yes, as_json=options.json)
+
+
+def _approve(agent: str, work: Callable[[str | None], dict[str, Any]], *, yes: bool, as_json: bool) -> None:
+    """Show the changes, ask, and approve what was shown. ``work`` gives the changes, and approves those of a hash."""
+    found = work(None)
     if not yes:
-        print_changes({"id": agent, **found})
-        confirm(f"Approve this change of {agent}?", options.json)
-    approved = asyncio.run(work(found["hash"]))
-    print_result(
-        {"approved": agent, "hash": approved["hash"]}, options.json, lambda _: print(f"Approved {clean(agent)}.")
-    )
+        print_changes({**found, "id": agent})
+        confirm(f"Approve this change of {agent}?", as_json)
+    approved = work(found["hash"])
+    print_result({"approved": agent, "hash": approved["hash"]}, as_json, lambda _: print(f"Approved {clean(agent)}."))
 
 
 def remove(agent: str, *, options: DatabaseOptions = DatabaseOptions()) -> None:  # noqa: B008 - frozen
@@ -350,8 +362,18 @@ def remove(agent: str, *, options: DatabaseOptions = DatabaseOptions()) -> None:
     agent:
         Id of the agent, as printed by agent3 search.
     """
-    settings = load_database_settings(options)
+    server = find_server_elsewhere(options)
+    if server is not None:
+        Remote(server).remove(agent)
+    else:
+        _remove(agent, load_database_settings(options))
+    if options.json:
+        print_json({"removed": agent})
+    else:
+        print(f"Removed {agent}.")
 
+
+def _remove(agent: str, settings: Settings) -> None:
     async def work() -> None:
         async with build(settings, take_over=False) as server:
             try:
@@ -365,7 +387,3 @@ def remove(agent: str, *, options: DatabaseOptions = DatabaseOptions()) -> None:
                 raise
 
     asyncio.run(work())
-    if options.json:
-        print_json({"removed": agent})
-    else:
-        print(f"Removed {agent}.")

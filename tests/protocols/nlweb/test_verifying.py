@@ -13,7 +13,7 @@ from agent3.errors import Agent3Error, NotOnPage, Rejected, TargetError, Validat
 from agent3.nlweb import NLWebExecutor
 from agent3.protocols.nlweb.steps import verifying
 from agent3.protocols.nlweb.steps.parameters import prepare
-from tests.support.sites import Page, Site
+from tests.support.sites import Answer, Page, Site
 
 pytestmark = pytest.mark.browser
 
@@ -36,6 +36,8 @@ def posted(query: dict[str, str]) -> str:
 
 
 PAGES: dict[str, Page] = {
+    "/broke": FORM.format(how="method=post action=/pay"),
+    "/pay": Answer("<!doctype html><p>Insufficient balance</p>", 402),
     "/form": FORM.format(how="method=post action=/posted"),
     "/posted": posted,
     "/needed": FORM.format(how="").replace("<input", "<input required type=email"),
@@ -114,6 +116,41 @@ def test_what_a_page_turns_down_asks_back_or_does_not_show_is_no_success(
     with pytest.raises(kind, match=said) as failed:
         shop.execute_action(action, {"name": name})
     assert type(failed.value) is kind
+
+
+@pytest.mark.parametrize(
+    ("action", "steps", "said"),
+    [
+        ("failing", "click", "status 404: Hm"),
+        ("soldout", "click", "Sorry, Ficus is sold out"),
+        ("failing", "if", "status 404: Hm"),
+        ("broke", "submit", "status 402: Insufficient balance"),
+        ("nothing", "click", None),
+        ("dialog", "click", None),
+        ("soldout", "none", None),
+    ],
+)
+def test_the_last_press_of_what_has_consequences_fails_where_the_page_refuses(
+    shop: NLWebExecutor, action: str, steps: str, said: str | None, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(verifying, "_UNANSWERED", 0.3)
+    opening = NLWebAction(action_type=ActionType.NAVIGATE, value=f"/{action}")
+    press = NLWebAction(action_type=ActionType.CLICK, selector="li:first-child button")
+    if steps == "none":
+        press = press.model_copy(update={"verify": "none"})
+    if steps == "submit":
+        press = NLWebAction(action_type=ActionType.SUBMIT, selector="form")
+    if steps == "if":
+        press = NLWebAction(action_type=ActionType.IF, when=Condition(present="li"), steps=[press])
+    assert shop._session is not None
+    made = shop._session._interface
+    monkeypatch.setitem(made.actions, "plain", [opening, press])
+    monkeypatch.setitem(made.info, "plain", NLWebActionInfo(hints=ActionHints(consequential=True)))
+    if said is None:
+        assert shop.execute_action("plain", {}) is None
+        return
+    with pytest.raises(Rejected, match=said):
+        shop.execute_action("plain", {})
 
 
 def test_a_page_that_does_not_come_after_a_press_is_no_success(shop: NLWebExecutor) -> None:

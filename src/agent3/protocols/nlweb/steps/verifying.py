@@ -23,7 +23,7 @@ from agent3.protocols.nlweb.steps.run_context import RunContext
 from agent3.protocols.nlweb.steps.waits import holds, ms_left
 from agent3.sentences.site_answers import ACCEPTED, ASKS, HEDGED, LONGEST_MESSAGE, PENDING, refusals_in
 
-__all__ = ["SECONDS", "asked_in_vain", "verified"]
+__all__ = ["SECONDS", "asked_in_vain", "judges", "verified"]
 
 SECONDS = 10.0
 """How long a page may take to show what came of a press, beyond the time of the press itself."""
@@ -113,8 +113,13 @@ class _Sight(Struct, frozen=True):
         return self.answer, self.lines, self.asks, self.wrong, self.fields, self.marks
 
 
+def judges(action: NLWebAction) -> bool:
+    """Whether the page is asked what came of a step."""
+    return action.verify not in (None, "none")
+
+
 def verified(step: Step) -> Step:
-    """The step, done only when the page shows it.
+    """The step, done only when the page shows it; with ``refusal``, unless the page turns it down.
 
     Rejected says in the page's words why it was turned down; TargetError that nothing shows it was done. What the page
     said is in ``ctx.news``.
@@ -122,10 +127,12 @@ def verified(step: Step) -> Step:
 
     async def verify(ctx: RunContext, action: NLWebAction, ms: float) -> Any:
         end = time.monotonic() + ms / 1000
+        is_free = action.verify == "refusal"
         before = await _look(ctx, action, ms_left(end))
-        denied, traffic = len(ctx.denied), Traffic(ctx.page)
+        denied, traffic, news = len(ctx.denied), Traffic(ctx.page), ctx.news
         said = " ".join(map(str, ctx.parameters.values()))
-        ctx.agreed = f"{ctx.label} {action.description} {said}".replace("_", " ") if ctx.confirmed else ""
+        if ctx.confirmed and not is_free:
+            ctx.agreed = f"{ctx.label} {action.description} {said}".replace("_", " ")
         try:
             result = await step(ctx, action, ms_left(end))
             after = await _watch(ctx, action, before, traffic, denied)
@@ -143,6 +150,9 @@ def verified(step: Step) -> Step:
         if refusal := _find_refusal(ctx, action, before, after, traffic, ctx.denied[denied:]):
             text = f"{refusal[0].upper()}{refusal[1:]} (step {what})"
             raise Rejected(text, data={"page": _address(after), "seen": ctx.news})
+        if is_free:
+            ctx.news = news
+            return result
         if doubt := await _find_doubt(ctx, action, before, after, traffic):
             told = f" The page shows: {'; '.join(ctx.news[:3])}." if ctx.news else ""
             raise TargetError(
@@ -212,7 +222,9 @@ def _find_refusal(
     """How the page turned the press down or asked back; empty where it did not."""
     if denied:
         return asked_in_vain(denied)
-    if asked := [one for one in after.asks if one not in before.asks and (one.open or ASKS.search(one.text))]:
+    may_ask = action.verify != "refusal"  # steps that its author wrote may leave a question open
+    asked = [one for one in after.asks if one not in before.asks and (one.open or ASKS.search(one.text))]
+    if may_ask and asked:
         return f"the page asks back, and it was not answered: “{asked[0].text}”"
     moved = after.answer.born != before.answer.born
     said = [f"{name}: {text}" for name, text in after.answer.fields]
@@ -227,8 +239,9 @@ def _find_refusal(
     new = after.new_lines(before)
     if not moved and not new:
         said += after.wrong
-    if asked_in_place := [line for line in new if ASKS.search(line) and len(line) < LONGEST_MESSAGE and not moved]:
-        return f"the page asks back, and it was not answered: “{asked_in_place[0]}”"
+    in_place = [line for line in new if ASKS.search(line) and len(line) < LONGEST_MESSAGE and not moved]
+    if may_ask and in_place:
+        return f"the page asks back, and it was not answered: “{in_place[0]}”"
     # What rows are called turns nothing down. On another page any text may speak of what is required, unless the form
     # is there again: then only its headings count.
     here = not moved or _is_back(ctx, before, after)
@@ -238,7 +251,8 @@ def _find_refusal(
     if said:
         return f"the website did not accept it: {'; '.join(dict.fromkeys(said[:5]))}"[:600]
     if traffic.refused:
-        return f"the website answered with status {traffic.refused[-1]}"
+        shown = f": {'; '.join(ctx.news[:3])}" if ctx.news else ""
+        return f"the website answered with status {traffic.refused[-1]}{shown}"[:600]
     return ""
 
 

@@ -40,7 +40,7 @@ from agent3.protocols.nlweb.steps.run_context import RunContext, Source
 from agent3.protocols.nlweb.steps.snapshots import StepRecord
 from agent3.protocols.nlweb.steps.waits import holds, ms_left
 
-__all__ = ["REPEATABLE", "OnStep", "Perform", "run", "single"]
+__all__ = ["PRESSING", "REPEATABLE", "OnStep", "Perform", "run", "single"]
 
 logger = logs.get("nlweb")
 
@@ -53,6 +53,8 @@ REPEATABLE = frozenset(
     map(ActionType, "navigate type select check uncheck hover scroll wait extract screenshot fill".split())
 )
 """The kinds that do the same when they are done twice; a click or a key may buy a second ticket."""
+PRESSING = frozenset(map(ActionType, "click press submit".split()))
+"""The kinds by which something is sent."""
 
 _NAVIGATION_RETRIES = 2
 _PAUSE = 0.2
@@ -130,6 +132,18 @@ def _to_result(results: list[Any]) -> Any:
     return results if len(results) > 1 else next(iter(results), None)
 
 
+def _find_last_presses(steps: Sequence[NLWebAction]) -> list[NLWebAction]:
+    """The press that an action ends with; several where it ends in branches."""
+    for place, step in reversed([*enumerate(steps)]):
+        if step.action_type in PRESSING:
+            return [step]
+        if found := [*_find_last_presses(step.steps), *_find_last_presses(step.otherwise)]:
+            # Where a branch presses nothing, or is not taken, it ends with the press before.
+            is_sure = step.action_type is ActionType.REPEAT or (step.steps and step.otherwise)
+            return found if is_sure else [*found, *_find_last_presses(steps[:place])]
+    return []
+
+
 class _Run:
     """One run of one action."""
 
@@ -141,9 +155,12 @@ class _Run:
         self._seconds = seconds
         self._end = time.monotonic() + seconds
         self._done: list[StepRecord] = []
+        self._last: set[int] = set()
 
     async def act(self, steps: Sequence[NLWebAction]) -> list[Any]:
         """All steps; where the page that they open offers a tool that does the same, that in place of selectors."""
+        if self._ctx.confirmed:
+            self._last = {id(step) for step in _find_last_presses(steps)}
         plan = webmcp.find_plan(self._ctx.interface, self._name, steps)
         if plan is None:
             return await self.run_steps(steps)
@@ -185,6 +202,9 @@ class _Run:
             return await self._repeat(step, number, label)
         if step.action_type is ActionType.TOOL and step.otherwise and not await webmcp.is_offered(self._ctx, step):
             return await self._run_block(step, step.otherwise, number)
+        if step.verify is None and id(step) in self._last:
+            # What has consequences is not done where the page says that it is not, whoever wrote its steps.
+            step = step.model_copy(update={"verify": "refusal"})
         result = await self._perform_with_retries(step, label)
         if step.action_type is ActionType.TOOL:
             self._note_tool(label, result)
@@ -224,7 +244,7 @@ class _Run:
 
         secrets = reveal_secret if ctx.secrets is not None else None
         filled = inject(step, ctx.values, label, secrets=secrets)
-        if step.verify is not None:
+        if step.verify == "change" or isinstance(step.verify, Condition):
             tries = 1  # it was done, whatever the page shows of it
         elif step.retries is not None:
             tries = 1 + step.retries

@@ -65,7 +65,6 @@ OnWaiting = Callable[[bool], None]
 
 READING = frozenset(map(ActionType, "navigate extract wait scroll screenshot dialog back close".split()))
 """Steps that change nothing: a page that is requested twice is the same page (GET is safe, RFC 9110, 9.2.1)."""
-_PRESSING = frozenset(map(ActionType, "click press submit".split()))
 _ON_ONE_ELEMENT = frozenset(map(ActionType, "click type select check uncheck hover press upload".split()))
 """Steps that do nothing before their one element is found."""
 
@@ -296,7 +295,7 @@ class Session:
         margin = _MARGIN
         if action.action_type is ActionType.EXTRACT and self.ctx.llm is not None:
             margin += _MODEL_SECONDS
-        if action.verify is not None:
+        if verifying.judges(action):
             margin += verifying.SECONDS
         refusals, failures, touched = self.proxy.refusals, self.proxy.failures, self.touched
         failure: Agent3Error
@@ -354,12 +353,12 @@ class Session:
         end = time.monotonic() + seconds
         self.touched |= action.action_type not in READING
         self._awaited = action.selector
-        if self.tells and action.verify is None and action.action_type in _PRESSING:
+        if self.tells and action.verify in (None, "refusal", "none") and action.action_type in workflow.PRESSING:
             self.ctx.known = await page_reading.read_lines(self.ctx)
         denied = len(self.ctx.denied)
         try:
             step = STEPS[action.action_type]
-            if action.verify is not None:
+            if verifying.judges(action):
                 step = verifying.verified(step)
             result = await step(self.ctx, action, ms_left(end))
         except playwright().Error as error:
