@@ -9,7 +9,7 @@ import re
 
 from agent3.sentences.lexicon import fold
 
-__all__ = ["ACCEPTED", "ASKS", "HEDGED", "LONGEST_MESSAGE", "PENDING", "refusals_in"]
+__all__ = ["ACCEPTED", "ASKS", "HEDGED", "LONGEST_MESSAGE", "PENDING", "REPORTED", "refusals_in"]
 
 LONGEST_MESSAGE = 200
 PENDING = re.compile(
@@ -48,13 +48,23 @@ HEDGED = re.compile(
     re.IGNORECASE,
 )
 """What a page says where it has not, or not yet, done what it was asked for."""
+_TAKEN = (
+    r"success\w*|thanks?|thank you|done|saved|confirmed|received|completed?|welcome|gracias|hecho|listo"
+    r"|guardad[oa]s?|confirmad[oa]s?|recibid[oa]s?|completad[oa]s?|bienvenid[oa]s?"
+)
+"""Words of success that fit whatever was asked for."""
 ACCEPTED = re.compile(
-    r"\b(?:thanks|thank you|success\w*|done|added|saved|sent|created|confirmed|received|booked|placed|deleted|removed"
-    r"|updated|completed?|welcome|gracias|éxito|hecho|listo|añadid[oa]s?|guardad[oa]s?|enviad[oa]s?|cread[oa]s?"
-    r"|confirmad[oa]s?|recibid[oa]s?|reservad[oa]s?|realizad[oa]s?|eliminad[oa]s?|borrad[oa]s?|actualizad[oa]s?"
-    r"|completad[oa]s?|bienvenid[oa]s?)\b",
+    rf"\b(?:{_TAKEN}|added|sent|created|booked|placed|deleted|removed|updated|éxito|añadid[oa]s?|enviad[oa]s?"
+    r"|cread[oa]s?|reservad[oa]s?|realizad[oa]s?|eliminad[oa]s?|borrad[oa]s?|actualizad[oa]s?)\b",
     re.IGNORECASE,
 )
+"""What a page says that has taken something, for one who cannot tell what that was: any deed will do."""
+REPORTED = re.compile(
+    rf"\b(?:{_TAKEN}|all set|confirmation|congratulations|accepted|(?:order|booking|ticket|reference|request)"
+    r" (?:number|no|id)|correctamente|con [eé]xito|aceptad[oa]s?|enhorabuena)\b|[\u2713\u2714\u2705]",
+    re.IGNORECASE,
+)
+"""The same for one who knows the deed, and finds it in a message by its own word: "Draft deleted" sends no order."""
 ASKS = re.compile(
     r"\b(?:sure|really|confirm|proceed|segur[oa]s?|de verdad|confirma\w*|continuar)\b[^?]{0,120}\?|again to confirm",
     re.IGNORECASE,

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
@@ -13,6 +14,7 @@ from agent3.errors import Agent3Error, NotOnPage, Rejected, TargetError, Validat
 from agent3.nlweb import NLWebExecutor
 from agent3.protocols.nlweb.steps import verifying
 from agent3.protocols.nlweb.steps.parameters import prepare
+from agent3.protocols.nlweb.steps.run_context import RunContext
 from tests.support.sites import Answer, Page, Site
 
 pytestmark = pytest.mark.browser
@@ -162,6 +164,12 @@ def test_a_page_that_does_not_come_after_a_press_is_no_success(shop: NLWebExecut
             shop.execute_action("form", {"name": "new@x.org"})
     finally:
         bridge.run(session.page.unroute("**/posted"))
+
+
+def test_no_line_shows_a_part_of_what_was_typed_in_confidence() -> None:
+    typed: Any = SimpleNamespace(used_secrets={"tulip-7"}, passwords=set[str]())
+    lines = ["gone: tulip-7", "x" * 195 + "tulip-7", "y" * 300, "z"]
+    assert RunContext.show_news(typed, lines, 1) == ["y" * 200]
 
 
 def test_what_is_verified_is_written_as_a_condition_or_as_change() -> None:

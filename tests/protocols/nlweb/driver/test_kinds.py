@@ -144,7 +144,8 @@ DIALOG = """<button onclick="d.showModal()">New meeting</button><dialog id=d><fo
  onsubmit="note([t.value, w.value, h.value].join())"><h2>New meeting</h2><label>Title <input id=t required></label>
 <label>Date <input type=date id=w required></label><label>Time <input type=time id=h></label><button>Save</button>
 <button type=button onclick="d.close()">Cancel</button></form></dialog>"""
-PLANS = """<section><h2>Video</h2><button onclick="ask('Video')">Cancel plan</button></section>
+PLANS = """<p role=heading aria-level=-1>Plans</p>
+<section><h2>Video</h2><button onclick="ask('Video')">Cancel plan</button></section>
 <section><h2>Music</h2><button onclick="ask('Music')">Cancel plan</button></section>
 <dialog id=d><p>Sure? This cannot be undone.</p><button onclick="d.close()">Keep it</button>
 <button onclick="d.close(); note('no more ' + what)">Yes, cancel</button></dialog>

@@ -108,7 +108,7 @@ class Recorder:
     on_step: Callable[[RecordedStep], None] | None = None
     _steps: list[RecordedStep] = field(default_factory=list)
     _posting: set[int] = field(default_factory=set)
-    """The steps after which something was posted, by their ``id``."""
+    """The steps after which something was posted, by their place."""
     _latest: float = 0.0
     _url: str = ""
 
@@ -122,7 +122,7 @@ class Recorder:
             """A request that sends something soon after a step is its consequence."""
             sends = request.method not in ("GET", "HEAD", "OPTIONS") and request.resource_type in _SENDING
             if sends and self._steps and self._latest and time.monotonic() - self._latest < _AFTER:
-                self._posting.add(id(self._steps[-1]))
+                self._posting.add(len(self._steps) - 1)
 
         context.on("request", note_request)
 
@@ -144,7 +144,7 @@ class Recorder:
         taken: set[str] = set()
         properties: dict[str, Any] = {}
         steps = []
-        for done in self._steps:
+        for place, done in enumerate(self._steps):
             value: str | None = escape_braces(done.value) or None
             if done.kind is ActionType.NAVIGATE:
                 parts = urlsplit(done.value)
@@ -160,7 +160,7 @@ class Recorder:
             selector = escape_braces(done.selector) or None
             description = f"{done.kind.value} {done.label}".strip() if done.label else ""
             said = done.kind is ActionType.CLICK and has_consequences(done.label)
-            sends = said or (done.kind in _PRESSING and id(done) in self._posting)
+            sends = said or (done.kind in _PRESSING and place in self._posting)
             steps.append(
                 NLWebAction(
                     action_type=done.kind,

@@ -15,7 +15,7 @@ from agent3.protocols.nlweb.driver.page_view import Control
 from agent3.protocols.nlweb.driver.wording import DOING, VIEWING, can_mean, is_cousin, words_in
 from agent3.sentences.consequences import CONSEQUENTIAL, has_consequences
 from agent3.sentences.lexicon import fold
-from agent3.sentences.site_answers import HEDGED, LONGEST_MESSAGE, refusals_in
+from agent3.sentences.site_answers import HEDGED, LONGEST_MESSAGE, REPORTED, refusals_in
 
 __all__ = [
     "SAID",
@@ -121,7 +121,7 @@ def reports(line: str, act: Act) -> bool:
     """Whether a line says that what was asked for is done: "Order 4711 received", and not "Draft saved" of an order."""
     if _NEGATED.search(line):
         return False
-    if _SUCCESS.search(line):
+    if REPORTED.search(line):
         return True
     said = [word for word in re.findall(r"\w+", fold(line)) if not word.endswith(("ing", "ando", "iendo"))]
     # "You can pay from Monday on" is no payment: the deed is told in another form than it is asked for.
@@ -181,13 +181,6 @@ def find_refusing(lines: Sequence[str], pressed: str) -> list[tuple[str, str, bo
 _NEGATED = re.compile(
     r"\b(?:not|never|nothing|none|cannot|unless|until|before|instead|will (?:be|only)|must|should|sure|nada|antes|hasta"
     r"|seguro|para)\b|n['\u2019]t\b|\?",
-    re.IGNORECASE,
-)
-_SUCCESS = re.compile(
-    r"\b(?:success\w*|thanks?|thank you|done|all set|complete[d]?|confirmed|confirmation|saved|congratulations|welcome"
-    r"|accepted|received|(?:order|booking|ticket|reference|request) (?:number|no|id)|gracias|listo|hecho|guardad[oa]s?"
-    r"|confirmad[oa]s?|correctamente|con [eé]xito|completad[oa]s?|recibid[oa]s?|bienvenid[oa]s?|aceptad[oa]s?"
-    r"|enhorabuena)\b|[\u2713\u2714\u2705]",
     re.IGNORECASE,
 )
 _SHORT = re.compile(

@@ -315,7 +315,8 @@ most => {
     const role = roleOf(node);
     if (role) add(node, role);
     if (node.matches("h1,h2,h3,h4,h5,h6,[role=heading]") && shown(node) && !rowOf(node)) {
-      const level = Number(node.tagName[1]) || Number(node.ariaLevel) || 2;
+      // Whatever a page writes there: a length that is none would end the look at it.
+      const level = Math.min(Math.max(Math.trunc(Number(node.tagName[1]) || Number(node.ariaLevel)) || 2, 1), 9);
       outline.length = level;
       outline[level - 1] = squeeze(node.textContent);
     }

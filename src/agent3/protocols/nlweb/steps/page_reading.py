@@ -39,7 +39,6 @@ _FIRST_ROW_MS = 5000.0
 _CHANGE_MS = 5000.0
 _NEWS_SECONDS = 1.0
 _MOST_NEWS = 8
-_LONGEST_NEWS = 200
 _MOVED = ("context was destroyed", "because of a navigation", "detached")
 _HAS = """text => {
   const plain = said => String(said).replace(/\\s+/g, ' ').toLowerCase(), page = document.documentElement;
@@ -76,10 +75,10 @@ async def read_news(ctx: RunContext) -> list[str]:
         return ctx.news
     end = time.monotonic() + _NEWS_SECONDS
     while (known := ctx.known) is not None:
-        news = [line[:_LONGEST_NEWS] for line in await read_lines(ctx) if line not in known]
+        said = frozenset(known)
+        news = [line for line in await read_lines(ctx) if line not in said]
         if news or time.monotonic() > end:
-            hidden = ctx.used_secrets | ctx.passwords
-            return [line for line in news if not any(secret in line for secret in hidden)][:_MOST_NEWS]
+            return ctx.show_news(news, _MOST_NEWS)
         await asyncio.sleep(_PAUSE)
     return []
 

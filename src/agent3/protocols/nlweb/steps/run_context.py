@@ -9,7 +9,7 @@ from __future__ import annotations
 import asyncio
 import re
 from collections import deque
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -39,6 +39,7 @@ Secrets = Callable[[str], str]
 
 _MOST_PAGES = 5
 _MOST_DIALOGS = 20
+_LONGEST_NEWS = 200
 
 
 @dataclass(frozen=True, slots=True)
@@ -139,6 +140,11 @@ class RunContext:
         said = [value for value in self.parameters.values() if isinstance(value, str) and value.strip()]
         found = [value for value in said if not self.passwords & {value} and any(value in text for text in texts)]
         return max(found, key=len, default=None)
+
+    def show_news(self, lines: Sequence[str], most: int) -> list[str]:
+        """The first lines of what a page said, cut, and without those that hold what was typed in confidence."""
+        hidden = self.used_secrets | self.passwords
+        return [line[:_LONGEST_NEWS] for line in lines if not any(secret in line for secret in hidden)][:most]
 
     def begin(self, parameters: Mapping[str, Any] | None = None) -> None:
         """Forget what the last action knew. Its popups are closed by ``tidy``."""

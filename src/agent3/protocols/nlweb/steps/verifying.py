@@ -32,7 +32,6 @@ _UNANSWERED = 2.0
 _QUIET = 0.25
 _PAUSE = 0.05
 _MOST_NEWS = 20
-_LONGEST_NEWS = 200
 _MOVING = ("destroyed", "navigat", "detached", "closed")
 
 _READ = (
@@ -320,9 +319,8 @@ def _find_news(ctx: RunContext, before: _Sight, after: _Sight) -> list[str]:
     messages = [*after.answer.status, *(alert.text for alert in after.answer.others)]
     lines = [" ".join(line.split()) for line in [*messages, *after.heads, *after.lines]]
     known = {*before.lines, *before.answer.status, *(alert.text for alert in before.answer.others)}
-    hidden = ctx.used_secrets | ctx.passwords
-    new = [line for line in dict.fromkeys(lines) if line not in known and not any(one in line for one in hidden)]
+    new = [line for line in dict.fromkeys(lines) if line not in known]
     if not new and after.answer.born == before.answer.born:  # such as the row that was deleted
         gone = frozenset(before.new_lines(after))
         new = [f"gone: {line}" for line in before.rows if line in gone]
-    return [line[:_LONGEST_NEWS] for line in new[:_MOST_NEWS]]
+    return ctx.show_news(new, _MOST_NEWS)
