@@ -92,6 +92,8 @@ class RunContext:
     """Whether the running action is one whose consequences are confirmed before it runs."""
     reads: bool = False
     """Whether the running action promises to change nothing."""
+    pressed: bool = False
+    """Whether the step under way has pressed what it verifies: it is not tried again then."""
     agreed: str = ""
     """What a person has said yes to, while it is done: a dialog that asks for no more than that gets the same yes."""
     answer: str | None = "dismiss"

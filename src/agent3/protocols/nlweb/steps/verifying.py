@@ -134,6 +134,7 @@ def verified(step: Step) -> Step:
             ctx.agreed = f"{ctx.label} {action.description} {said}".replace("_", " ")
         try:
             result = await step(ctx, action, ms_left(end))
+            ctx.pressed = True
             after = await _watch(ctx, action, before, traffic, denied)
         finally:
             ctx.agreed = ""

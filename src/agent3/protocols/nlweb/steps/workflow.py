@@ -244,21 +244,20 @@ class _Run:
 
         secrets = reveal_secret if ctx.secrets is not None else None
         filled = inject(step, ctx.values, label, secrets=secrets)
-        if step.verify == "change" or isinstance(step.verify, Condition):
-            tries = 1  # it was done, whatever the page shows of it
-        elif step.retries is not None:
+        if step.retries is not None:
             tries = 1 + step.retries
         elif step.action_type is ActionType.NAVIGATE:
             tries = 1 + _NAVIGATION_RETRIES
         else:
             tries = 2 if step.action_type in REPEATABLE else 1
         for attempt in range(1, tries + 1):
-            start = time.monotonic()
+            start, ctx.pressed = time.monotonic(), False
             try:
                 result = await self._perform(filled, label, self._seconds_left(label))
             except Agent3Error as error:
                 self._note_done(label, error.code, start)
-                pause = self._pause(step, error, attempt) if attempt < tries else None
+                # What was pressed was done, whatever the page shows of it.
+                pause = self._pause(step, error, attempt) if attempt < tries and not ctx.pressed else None
                 if pause is None:
                     raise await self._record_failure(error, label) from None
                 logger.info("step %s failed (%s), retrying in %.1f s", label, error.code, pause)
