@@ -115,7 +115,7 @@ a.querySelector('button').onclick = () => { const one = a.querySelector(':checke
 if (!one) { e.textContent = 'Please choose one'; return } note(one.value); next() } }
 ask(['Red', 'Blue'], 'Next', () => ask(['Cat', 'Dog'], 'Finish', () => { a.innerHTML = 'Thanks' }))</script>"""
 ANSWERS = """<p>Now <span id=c>10:00</span></p><p id=m role=status></p><script>setInterval(() => {
-c.textContent = '10:' + (10 + Date.now() % 50) }, 20)</script><button>Idle</button>
+c.textContent = '10:' + (10 + Date.now() % 50) }, 100)</script><button>Idle</button>
 <button onclick="m.textContent = 'Your balance is insufficient'">Wire it</button>
 <button onclick="m.textContent = 'Sending…';
 setTimeout(() => { m.textContent = 'Order 4711 received' }, 300)">Go</button>
@@ -496,7 +496,8 @@ def test_what_could_not_be_opened_is_not_told_as_done(run: Any, monkeypatch: pyt
     assert "Nothing was done" in (done.question or "")
 
 
-def test_a_form_whose_answer_takes_long_is_sent_once(run: Any) -> None:
+def test_a_form_whose_answer_takes_long_is_sent_once(run: Any, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(patience, "ACT_MS", 700.0)
     over = threading.Event()
 
     def answer(_: dict[str, str]) -> str:
@@ -536,7 +537,8 @@ def test_what_a_page_sets_back_is_not_done(run: Any, monkeypatch: pytest.MonkeyP
 
 
 def test_done_is_said_only_where_the_page_shows_it(run: Any, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(patience, "UNANSWERED_SECONDS", 0.3)
+    for wait in ("UNANSWERED_SECONDS", "REGRET_SECONDS", "SUGGESTED_SECONDS"):
+        monkeypatch.setattr(patience, wait, 0.2)
     asked: list[str] = []
     for html, sentence, told in (
         (ANSWERS, "click Idle", "does not show the result"),  # though a clock goes on
@@ -918,6 +920,22 @@ def test_a_namesake_where_a_list_goes_on_is_asked_about(run: Any, sentence: str,
     driven, after = run(GOES_ON, sentence)
     assert (after, driven.complete) == (title, bool(title))
     assert title or "the list goes on" in (driven.question or "")
+
+
+PAGER = "<nav aria-label=Pages><button id=p>Previous</button> <button id=n>Next</button></nav>"
+BARE = "<div><button id=p>Previous</button> <button id=n>Next</button></div>"
+IN_LIST = "<ul><li><a href=#>1</a><li><a href=#>2</a><li><a id=n href=#>Next</a><li><a id=p href=#>Prev</a></ul>"
+PLAYER = """<div><button>Play</button><button id=p>Previous</button><button id=n>Next</button></div>"""
+
+
+@pytest.mark.parametrize(
+    ("pager", "title"), [(BARE, ""), (IN_LIST, ""), (PLAYER, "Ann"), ("<p>1 / 2</p>" + PLAYER, "Ann")]
+)
+def test_pages_are_turned_by_what_stands_beside_the_list_and_does_nothing_else(
+    run: Any, pager: str, title: str
+) -> None:
+    assert PAGER in GOES_ON
+    assert run(GOES_ON.replace(PAGER, pager), "cancel Ann")[1] == title
 
 
 @pytest.mark.parametrize("sentence", ["send the file", "send the report to Ann", "pay the report", "pay 30 euros"])

@@ -38,7 +38,7 @@ _MORE = re.compile(
     r"(?:load|show|view|see|cargar|mostrar|ver)\s+(?:\d+\s+)?(?:more|all|mas|tod[oa]s)\b.{0,30}"
     r"|older|more results|mas resultados"
 )
-_NUMBER = re.compile(r"(?:go to )?(?:(?:page|pagina) )?\d{1,3}")
+_PAGES = re.compile(r"\bpag(?:e|in)")
 
 
 def needs_only_one(act: Act) -> bool:
@@ -72,31 +72,43 @@ def is_shut_away(view: PageView, control: Control, said: Sequence[Token]) -> boo
 
 def find_next(view: PageView, control: Control) -> Control | None:
     """What leads to the next page of the list of a control, where the page says that it has several of them."""
-    near = [one for one in view.visible if _is_by(one, control)]
-    found = [one for one in near if _NEXT.fullmatch(_plain(one)) and not one.disabled]
-    # "Previous" and "Next" alone may as well be of a player or of the steps of a form.
-    paged = any(_NUMBER.fullmatch(_plain(one)) for one in near)
-    named = [_plain(one) + " " + fold(" ".join(text for texts in one.places for text in texts)) for one in found]
-    return found[0] if len(found) == 1 and (paged or re.search(r"\bpag(?:e|in)", named[0])) else None
+    return _find_turning(view, control, _NEXT)
 
 
 def find_back(view: PageView, control: Control) -> Control | None:
     """What leads to the page before."""
-    found = [one for one in view.visible if _is_by(one, control) and _BACK.fullmatch(_plain(one)) and not one.disabled]
-    return found[0] if len(found) == 1 else None
+    return _find_turning(view, control, _BACK)
+
+
+def _find_turning(view: PageView, control: Control, way: re.Pattern[str]) -> Control | None:
+    called = [one for one in view.visible if _leads(one, control) and way.fullmatch(_plain(one)) and not one.disabled]
+    if beside := [one for one in called if control.list in one.turns]:
+        return beside[0]  # of two, one stands above the list and one below it
+    # "Previous" and "Next" alone may as well be of a player or of the steps of a form.
+    paged = [one for one in called if -1 in one.turns or (not one.row and _PAGES.search(_told(one)))]
+    return paged[0] if len(paged) == 1 else None
 
 
 def find_more(view: PageView, control: Control) -> Control | None:
-    """What shows more of the list of a control."""
+    """What shows more of the list of a control, and not just what is on the page and shut."""
+    openers = {(one.frame, one.opener) for one in view.controls}
     found = [one for one in view.visible if _is_by(one, control) and _MORE.fullmatch(_plain(one))]
-    return next((one for one in found if one.index > control.index), None)
+    return next((one for one in found if one.index > control.index and (one.frame, one.index) not in openers), None)
 
 
 def _is_by(one: Control, control: Control) -> bool:
+    return _leads(one, control) and not one.row
+
+
+def _leads(one: Control, control: Control) -> bool:
     return (
-        one.role in ("button", "link") and not one.row and one.frame == control.frame and not one.sends
+        one.role in ("button", "link") and one.frame == control.frame and not one.sends
         and not has_consequences(one.name)
     )  # fmt: skip
+
+
+def _told(control: Control) -> str:
+    return _plain(control) + " " + fold(" ".join(text for texts in control.places for text in texts))
 
 
 def _plain(control: Control) -> str:

@@ -239,6 +239,39 @@ most => {
     }
     return found;
   };
+  const lists = [], listOf = row => {
+    const list = row.closest("table,ul,ol,[role=grid],[role=table],[role=list],[role=feed]") ?? row.parentElement;
+    if (!lists.includes(list)) lists.push(list);
+    return lists.indexOf(list);
+  };
+  // The lists that what is called like the next page or the one before may turn: those beside its group, where that
+  // holds nothing else, and tells that there are pages by their numbers, or by an end; -1 is any list of the page.
+  const PAGER = new RegExp("^(?:(?:go to )?(?:next|previous|prev|first|last)(?: page)?|(?:página )?(?:siguiente"
+    + "|anterior|primera|última|próxima)(?: página)?|(?:page |página )?\\d{1,3}"
+    + "|[<>\\u2039\\u203a\\u00ab\\u00bb\\u2190\\u2192]{1,2})$", "i");
+  const COUNTS = /(?<![:\d])\d+\s*(?:\/|of|de)\s*\d+(?![:\d])/i;
+  const turnsOf = (node, name) => {
+    if (!PAGER.test(name)) return [];
+    const usable = "a,button,input,select,textarea,[role=button],[role=link],[role=tab]";
+    const called = one => squeeze(one.getAttribute("aria-label") || one.textContent);
+    const parts = at => [...at.querySelectorAll(usable)];
+    let group = node;
+    for (let at = up(node); at && at !== document.body && parts(at).every(one => PAGER.test(called(one))); at = up(at))
+      group = at;
+    const all = parts(group), text = squeeze(group.textContent);
+    const off = one => one.matches(":disabled,[aria-disabled=true]") || one.closest(".disabled");
+    const numbered = all.filter(one => /\d/.test(called(one))).length > 1 || COUNTS.test(text);
+    if (all.length < 2 || /\b(step|paso)\b/i.test(text) || !(numbered || all.some(off))) return [];
+    const found = numbered ? [-1] : [];
+    for (let at = group, level = 0; at && at !== document.body && level < 3; at = up(at), level++)
+      for (const way of ["previousElementSibling", "nextElementSibling"])
+        for (let one = at[way]; one; one = one[way]) {
+          const row = [one, ...one.querySelectorAll(`${rows},div`)].find(isRow);
+          if (row) found.push(listOf(row));
+          if (row || one.matches(usable) || parts(one).length) break;
+        }
+    return found;
+  };
   const optionsOf = node => {
     const ids = ["aria-controls", "aria-owns"].flatMap(name => attribute(node, name).split(" ")).filter(Boolean);
     const lists = [...ids.map(id => root(node).getElementById?.(id)).filter(Boolean),
@@ -305,6 +338,8 @@ most => {
         expanded === "false" || !["", "false"].includes(popup),
       expanded: expanded === "true", menu: popup === "menu" || popup === "true",
       places: placesOf(node), under: outline.filter(Boolean), ...rowTexts(node),
+      list: rowOf(node) ? listOf(rowOf(node)) : -1,
+      turns: ["button", "link"].includes(role) ? turnsOf(node, own) : [],
       toolbar: Boolean(node.closest("[role=toolbar],menu")),
       boxes: form ? [] : boxesOf(node),
       searches: role === "searchbox" || Boolean(node.closest("search,[role=search]")),
@@ -347,6 +382,7 @@ class Control:
     nothing more; ``opener`` is the index of the control that has to be pressed before a hidden one can be seen, or -1.
     ``toggles`` is a button with two states, ``menu`` one that has a menu, and ``expanded`` says that it is open.
     ``steps`` are the buttons for less and for more of a number that stands between them.
+    ``list`` is the list of its row, or -1; ``turns`` are the lists of which it may show another page, -1 being any.
     ``boxes`` are the boxes with a button and a field that it stands in, from the inside, where it has no form.
     """
 
@@ -379,6 +415,8 @@ class Control:
     menu: bool
     boxes: Sequence[int]
     steps: Sequence[int]
+    list: int
+    turns: Sequence[int]
 
     @property
     def is_field(self) -> bool:
