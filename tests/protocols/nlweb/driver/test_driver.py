@@ -136,6 +136,7 @@ def patient(monkeypatch: pytest.MonkeyPatch) -> None:
         (MANY, "set the size slider to 17", "17"),
         (MANY, "enter 03/04/2027 as the date", "2027-03-04"),
         (MANY, "escribe 03/04/2027 en Date", "2027-04-03"),
+        (f"<main lang=en-GB>{MANY}</main>", "enter 03/04/2027 as the date", "2027-04-03"),
         (MANY, "select December 24, 2027 as the date", "2027-12-24"),
         (SHELF, "search for plant 3", "plant 3"),
         (SHELF, "busca plant 3", "plant 3"),
@@ -185,6 +186,7 @@ def test_the_page_does_what_the_sentence_says(run: Any, html: str, sentence: str
         (FORM, "Book the cheapest flight", "cheapest"),
         (LISTS, "select Peru and Trinidad and Tobago", ""),
         (MANY, "enter 03/04 as the date", "03/04"),
+        (f"<main lang=fr>{MANY}</main>", "enter 03/04/2027 as the date", "03/04/2027"),
         (NUMBERS, "set the volume slider to loud", "loud"),
         # What would be sent without what it needs.
         (BANK, "enter Bob as recipient and click Transfer", "“Amount *” is needed"),

@@ -483,7 +483,9 @@ def _names_field(text: str, fields: Sequence[Control]) -> bool:
 
 
 def fit(field: Control, value: str, order: Language | None = None) -> Act | Doubt:
-    """The act that puts a value into a field, in the form that it takes; 03/04/2027 in the ``order`` of a language."""
+    """The act that puts a value into a field, in the form that it takes; 03/04/2027 in the ``order`` of a language, or
+    of the country that a page in English is made for.
+    """
     if field.disabled or field.read_only:
         return Doubt("disabled", field.name)
     if field.role == "list":
@@ -494,7 +496,7 @@ def fit(field: Control, value: str, order: Language | None = None) -> Act | Doub
             return Doubt("disabled", field.name)  # they depend on something else
         return Act("choose", field, (options[0],)) if len(options) == 1 else Doubt("value", value, tuple(field.options))
     if field.kind in ("time", *DAYS):
-        moment = _parse_moment(value, order)
+        moment = _parse_moment(value, _puts_day_first(order, field.lang))
         if field.kind in DAYS and isinstance(moment, date):
             return Act("write", field, (moment.isoformat(),))
         if field.kind == "time" and isinstance(moment, time):
@@ -525,15 +527,24 @@ _SMALL = frozenset(
 _UNIT = re.compile(r"(?<=\d)\s*(?:%|€|\$|£|°\s?[cf]?|euros?|eur|dollars?|degrees|grados|percent)$", re.IGNORECASE)
 
 
-def _parse_moment(text: str, order: Language | None) -> date | time | None:
+def _puts_day_first(order: Language | None, lang: str) -> bool | None:
+    """Whether 03/04/2027 is in April; None if it cannot be told."""
+    if order != "en":
+        return None if order is None else True
+    language, _, country = lang.partition("-")
+    if language not in ("", "en") or country == "ca":
+        return None
+    return country not in ("", "us", "ph")
+
+
+def _parse_moment(text: str, day_first: bool | None) -> date | time | None:
     """The date or time that a text is; None if it says more, or can be read in two ways, such as 03/04/2027."""
     found = find_spans(text, datetime.now())  # noqa: DTZ005 - the user's own day
     if len(found) != 1 or found[0].kind not in ("date", "time"):
         return None
-    if found[0].other is not None and (order is None or not _SLASHED.fullmatch(text.strip())):
+    if found[0].other is not None and (day_first is None or not _SLASHED.fullmatch(text.strip())):
         return None
-    # The field of a browser takes the month first; in Spanish the day comes first.
-    moment: date | time = found[0].other if order == "es" and found[0].other is not None else found[0].value
+    moment: date | time = found[0].other if day_first and found[0].other is not None else found[0].value
     return moment if not re.search(r"\w", text[: found[0].start] + text[found[0].end :]) else None
 
 

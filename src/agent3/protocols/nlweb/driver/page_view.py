@@ -338,6 +338,7 @@ most => {
         expanded === "false" || !["", "false"].includes(popup),
       expanded: expanded === "true", menu: popup === "menu" || popup === "true",
       places: placesOf(node), under: outline.filter(Boolean), ...rowTexts(node),
+      lang: String(node.closest("[lang]")?.lang || document.documentElement.lang || "").toLowerCase(),
       list: rowOf(node) ? listOf(rowOf(node)) : -1,
       turns: ["button", "link"].includes(role) ? turnsOf(node, own) : [],
       toolbar: Boolean(node.closest("[role=toolbar],menu")),
@@ -382,6 +383,7 @@ class Control:
     nothing more; ``opener`` is the index of the control that has to be pressed before a hidden one can be seen, or -1.
     ``toggles`` is a button with two states, ``menu`` one that has a menu, and ``expanded`` says that it is open.
     ``steps`` are the buttons for less and for more of a number that stands between them.
+    ``lang`` is the language that the page says it is in, as in en-gb.
     ``list`` is the list of its row, or -1; ``turns`` are the lists of which it may show another page, -1 being any.
     ``boxes`` are the boxes with a button and a field that it stands in, from the inside, where it has no form.
     """
@@ -415,6 +417,7 @@ class Control:
     menu: bool
     boxes: Sequence[int]
     steps: Sequence[int]
+    lang: str
     list: int
     turns: Sequence[int]
 
