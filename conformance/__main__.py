@@ -43,7 +43,7 @@ def _a2a(chosen: argparse.Namespace) -> int:
             return 0
         a2a_agent.serve(chosen.serve, chosen.profile, chosen.grpc_port, chosen.kit, chosen.table)
         return 0
-    return a2a_suite.run(chosen.tck, [A2A_LEGS[name] for name in chosen.leg] if chosen.leg else None)
+    return a2a_suite.run(chosen.tck, [A2A_LEGS[name] for name in chosen.leg] if chosen.leg else None, chosen.limit)
 
 
 def _mcp(chosen: argparse.Namespace) -> int:
@@ -51,7 +51,7 @@ def _mcp(chosen: argparse.Namespace) -> int:
         print(f"The fixture server is at http://localhost:{chosen.serve}/mcp", file=sys.stderr)
         mcp_fixture.serve(chosen.serve)
         return 0
-    return mcp_suite.run(_legs(chosen.leg, chosen.url), chosen.url, PLACES)
+    return mcp_suite.run(_legs(chosen.leg, chosen.url), chosen.url, PLACES, chosen.limit)
 
 
 def _legs(names: Sequence[str] | None, url: str | None) -> list[mcp_suite.Leg]:
@@ -68,6 +68,8 @@ def _parser() -> argparse.ArgumentParser:
     mcp.add_argument("--leg", action="append", choices=sorted(LEGS), help="run this leg only; may be repeated")
     mcp.add_argument("--url", help="test the server at this address instead of the fixture")
     _add_a2a(suites)
+    for suite in (mcp, suites.choices["a2a"]):
+        suite.add_argument("--limit", type=float, default=mcp_suite.PATIENCE, metavar="SECONDS", help="for each run")
     return parser
 
 

@@ -28,7 +28,7 @@ from conformance.kits import KitError, python_for
 __all__ = ["LEGS", "Leg", "run"]
 
 PATIENCE = 900.0
-"""Seconds for one run of a kit."""
+"""Seconds for one run of a kit, where the command line says nothing else."""
 START = 90.0
 """Seconds that the agent has to come up."""
 
@@ -146,12 +146,12 @@ class Result:
         self.bindings.setdefault(binding, Counter())[verdict] += 1
 
 
-def run(checkout: Path, legs: Sequence[Leg] | None = None) -> int:
-    """Judge the agent by the kit in a checkout; the exit code."""
+def run(checkout: Path, legs: Sequence[Leg] | None = None, limit: float = PATIENCE) -> int:
+    """Judge the agent by the kit in a checkout, each run for ``limit`` seconds at most; the exit code."""
     kit = _kit(checkout)
     chosen = [leg for leg in legs or LEGS if leg.kit == kit]
     python = python_for(f"a2a-tck-{kit}", _requirements(checkout, kit))
-    results = [_judged(leg, checkout, python) for leg in chosen]
+    results = [_judged(leg, checkout, python, limit) for leg in chosen]
     _print(results)
     for known in stale(results):
         print(f"stale  {known.leg}: {known.test} did not fail")
@@ -183,12 +183,12 @@ def _requirements(checkout: Path, kit: str) -> list[str]:
     return [*wanted, "pytest<9"] if kit == "0.3" else wanted
 
 
-def _judged(leg: Leg, checkout: Path, python: Path) -> Result:
+def _judged(leg: Leg, checkout: Path, python: Path, limit: float) -> Result:
     result = Result(leg)
     with _agent(leg) as url:
         for options in _runs(leg, url):
             print(f"{leg.name} {' '.join(options)} ...", file=sys.stderr)
-            for test, verdict, words in _verdicts(leg, [str(python), "run_tck.py", *options], checkout):
+            for test, verdict, words in _verdicts(leg, [str(python), "run_tck.py", *options], checkout, limit):
                 result.add(test, verdict, words)
     return result
 
@@ -200,7 +200,7 @@ def _runs(leg: Leg, url: str) -> list[tuple[str, ...]]:
     return [("--sut-url", url, "--category", category, *leg.options) for category in categories]
 
 
-def _verdicts(leg: Leg, command: list[str], checkout: Path) -> list[tuple[str, str, str]]:
+def _verdicts(leg: Leg, command: list[str], checkout: Path, limit: float) -> list[tuple[str, str, str]]:
     """Name, verdict and words of each test of one run, from the report that pytest writes."""
     with TemporaryDirectory(prefix="agent3-tck-") as folder:
         report = Path(folder) / "report.xml"
@@ -211,10 +211,11 @@ def _verdicts(leg: Leg, command: list[str], checkout: Path) -> list[tuple[str, s
             environment["PYTEST_ADDOPTS"] = f"--junitxml={report}"
         try:
             done = subprocess.run(
-                command, cwd=checkout, env=environment, capture_output=True, text=True, timeout=PATIENCE, check=False
+                command, cwd=checkout, env=environment, capture_output=True, text=True, timeout=limit, check=False
             )
         except subprocess.TimeoutExpired:
-            raise KitError(f"The kit did not come to an end within {PATIENCE:.0f} s: {' '.join(command)}") from None
+            late = f"The kit was not done after {limit:g} s. On a busy machine, give it more: --limit SECONDS."
+            raise KitError(f"{late}\n{' '.join(command)}") from None
         if not report.is_file():
             raise KitError(f"The kit did not run: {' '.join(command)}\n{(done.stdout + done.stderr)[-2000:]}")
         cases = ElementTree.parse(report).iter("testcase")

@@ -27,8 +27,8 @@ from conformance.kits import CONFORMANCE, CONFORMANCE_OLD, Npm
 __all__ = ["KNOWN", "LEGS", "Known", "Leg", "Place", "Report", "await_server", "fixture_server", "judge",
            "library_server", "run"]  # fmt: skip
 
-PATIENCE = 900
-"""Seconds for one leg."""
+PATIENCE = 900.0
+"""Seconds for one leg, where the command line says nothing else."""
 _LATE = 124
 """The exit code of what took too long."""
 STARTING = 90
@@ -116,18 +116,21 @@ class Report:
             self.faults.append(f"{status} {self.leg.name} {case}: {told}")
 
 
-def run(legs: Sequence[Leg], url: str | None, places: Mapping[str, Place]) -> int:
-    """Run some legs; 0 when all passed. Those for a server take the one at ``url``, else that at their place."""
+def run(legs: Sequence[Leg], url: str | None, places: Mapping[str, Place], limit: float = PATIENCE) -> int:
+    """Run some legs, each for ``limit`` seconds at most; 0 when all passed.
+
+    Those for a server take the one at ``url``, else that at their place.
+    """
     for kit in {leg.kit for leg in legs}:
         kit.command()
     reports = []
     for judged in dict.fromkeys(leg.judges for leg in legs):
         some, known = [leg for leg in legs if leg.judges == judged], KNOWN.get(judged, {})
         if judged == "client":
-            reports += [_run(leg, _led(leg), known) for leg in some]
+            reports += [_run(leg, _led(leg), known, limit) for leg in some]
         else:
             with _given(url) if url is not None else places[judged]() as here:
-                reports += [judge(leg, here, known) for leg in some]
+                reports += [judge(leg, here, known, limit) for leg in some]
     _draw(reports)
     return 0 if all(report.passed for report in reports) else 1
 
@@ -150,13 +153,13 @@ def _led(leg: Leg) -> list[tuple[str, ...]]:
     return [("client", "--command", CLIENT, "--scenario", name) for name in names]
 
 
-def judge(leg: Leg, url: str, known: Known | None = None) -> Report:
+def judge(leg: Leg, url: str, known: Known | None = None, limit: float = PATIENCE) -> Report:
     """Have the kit judge the server at an address."""
-    return _run(leg, [("server", "--url", url)], known or {})
+    return _run(leg, [("server", "--url", url)], known or {}, limit)
 
 
-def _run(leg: Leg, starts: Sequence[tuple[str, ...]], known: Known) -> Report:
-    until = time.monotonic() + PATIENCE
+def _run(leg: Leg, starts: Sequence[tuple[str, ...]], known: Known, limit: float) -> Report:
+    until = time.monotonic() + limit
     with tempfile.TemporaryDirectory(prefix="agent3-conformance-") as folder:
         ended = []
         for start in starts:
@@ -165,7 +168,7 @@ def _run(leg: Leg, starts: Sequence[tuple[str, ...]], known: Known) -> Report:
             try:
                 ended.append(subprocess.run(command, capture_output=True, text=True, timeout=left, check=False))
             except subprocess.TimeoutExpired:  # what was judged until then, and in other legs, is told all the same
-                late = f"The leg was not over after {PATIENCE} s; the machine is too busy for it."
+                late = f"The leg was not over after {limit:g} s. On a busy machine, give it more: --limit SECONDS."
                 ended.append(subprocess.CompletedProcess(command, _LATE, "", late))
                 break
         report = _read(leg, max((one.returncode for one in ended), default=0), Path(folder), known)

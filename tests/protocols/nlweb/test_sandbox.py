@@ -333,7 +333,7 @@ def test_a_name_is_resolved_once_for_a_connection() -> None:
     assert asked == ["airline.com"]
 
 
-def test_closing_the_proxy_cuts_open_tunnels() -> None:
+def test_closing_the_proxy_cuts_open_tunnels_and_logs_no_error(caplog: pytest.LogCaptureFixture) -> None:
     async def go() -> bytes:
         guard = Guard(NLWebSandbox([site.host]), base_url=site.url)
         proxy = GuardedProxy(guard.admit)
@@ -349,6 +349,7 @@ def test_closing_the_proxy_cuts_open_tunnels() -> None:
 
     with Site({}) as site:
         assert asyncio.run(go()) == b""
+    assert [record for record in caplog.records if record.levelname == "ERROR"] == []
 
 
 def test_a_request_without_a_path_asks_for_the_root() -> None:

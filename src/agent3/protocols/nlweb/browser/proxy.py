@@ -127,6 +127,8 @@ class GuardedProxy:
             await self._handle(reader, writer)
         except (OSError, EOFError, TimeoutError):
             pass  # the browser or the site hung up
+        except asyncio.CancelledError:
+            pass  # by aclose; the streams of Python 3.11 would log a cancelled task as an error
         finally:
             self._connections.discard(task)
             await _close(writer)
