@@ -43,7 +43,14 @@ _LONGEST = 8_192
 _SWITCH_SECONDS = 0.001
 """Seconds after which a thread that computes lets another one that waits have its turn, in place of Python's 5 ms: an
 answer takes some ten turns, one for each question to the system."""
-_REASONS = {200: "OK", 400: "Bad Request", 404: "Not Found", 403: "Forbidden", 503: "Service Unavailable"}
+_REASONS = {
+    200: "OK",
+    400: "Bad Request",
+    403: "Forbidden",
+    404: "Not Found",
+    500: "Internal Server Error",
+    503: "Service Unavailable",
+}
 _JSON = "application/json"
 
 
@@ -168,6 +175,7 @@ class HealthPort:
             return
         came.setblocking(False)
         if len(self._open) >= _MOST:
+            self._server.metrics.connections_closed.inc(("health_port",))
             self._close(selector, next(iter(self._open.values())))
         one = self._open[came.fileno()] = _Connection(came, time.monotonic() + _SECONDS)
         self._go_on(selector, one)  # mostly its request is there already, and an answer fits into one packet
@@ -225,7 +233,11 @@ class HealthPort:
         page = {b"/healthz": self._healthz, b"/readyz": self._readyz, b"/metrics": self._metrics}.get(path)
         if page is None:
             return _refuse(404, "not_found", "This port has /healthz, /readyz and /metrics only.")
-        answer = page()
+        try:
+            answer = page()
+        except Exception:  # a page that fails must not end the thread, and with it the port
+            log.exception("%s could not be answered at the health port", path.decode("latin-1"))
+            answer = _refuse(500, "internal", "This page could not be made at the moment. The log tells why.")
         return answer if method == b"GET" else answer._replace(body=b"")
 
     def _healthz(self) -> _Answer:
