@@ -631,6 +631,17 @@ def test_a_gzip_bomb_is_cut_while_it_unfolds() -> None:
     run(story)
 
 
+@pytest.mark.parametrize(
+    ("encoding", "part"), [("gzip", gzip.compress(b"")), ("zstd", zstd.compress(b"a")), ("zstd", b"P*M\x18\0\0\0\0")]
+)
+def test_a_body_of_many_tiny_parts_is_given_up(encoding: str, part: bytes) -> None:
+    unpacker = unpacker_for(encoding, "a test")
+    assert unpacker is not None
+    unpacker.feed(part * 2_000)
+    with pytest.raises(ValueError, match="parts in"):
+        list(iter(unpacker.take, None))
+
+
 PLAIN = b"hello, " * 20_000
 
 

@@ -235,6 +235,12 @@ WHO, ANY = Question("q1", "Which topping?", NAME), Question("q1", "Any allergies
         (Question("q1", "Really pay?", NAME), "yes", None),
         (Question("q1", "How was it?", NAME), "It was cold, I did not like it", None),
         (Question("q1", "What should I tell her?", NAME), "Are you coming?", None),
+        (WHO, "never  mind", "refused"), (WHO, "nev\u200ber mind", "refused"), (WHO, "n\u0435v\u0435r mind", "refused"),
+        (WHO, "\uff4eever mind", "refused"), (WHO, "cancel pls", "open"), (WHO, "nein", "open"),
+        (WHO, "\u274c", "open"),
+        (WHO, "\u043d\u0435\u0442", "open"), (WHO, "n/a", "open"), (WHO, "I take it back", "open"),
+        (Question("text", "Text?", NAME), "I take it back", None), (Question("text", "Text?", NAME), "nein", "open"),
+        (WHO, "\u041d\u0438\u043d\u0430", None), (WHO, "\"nein\"", None), (WHO, "Nan", None), (WHO, "Annul & Co", None),
     ],
 )  # fmt: skip
 def test_words_are_judged_by_what_the_question_wants(question: Question, said: str, judged: str | None) -> None:

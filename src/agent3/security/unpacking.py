@@ -27,6 +27,10 @@ _GZIP = 16 + zlib.MAX_WBITS
 _GZIP_MAGIC = b"\x1f\x8b"
 _ZSTD_WINDOW = 23
 """A frame names how much memory unpacking it takes, as a power of two: 8 MiB, as RFC 8878 recommends, and no more."""
+_SPARE_PARTS = 1_000
+_SMALL = 64
+"""Bytes that a part, a member of gzip or a frame of zstd, brings on average, beyond so many. Beginning one costs as
+much as unpacking kilobytes, and an empty one takes eight bytes to send."""
 
 
 class Unpacker(Protocol):
@@ -62,6 +66,19 @@ def unpacker_for(encoding: str | None, place: str) -> Unpacker | None:
             )
 
 
+class _Parts:
+    """Counts the parts of a body: ValueError where they are so many and so small that they only make work."""
+
+    def __init__(self) -> None:
+        self._plain = self._parts = 0
+
+    def note(self, plain: bytes, ended: bool) -> None:
+        self._plain += len(plain)
+        self._parts += ended
+        if self._parts > _SPARE_PARTS + self._plain // _SMALL:
+            raise ValueError(f"it has {self._parts} parts in {self._plain} bytes")
+
+
 class _Inflater:
     """gzip, of one member or several, or deflate, whose form the first two bytes tell (None)."""
 
@@ -70,6 +87,7 @@ class _Inflater:
         self._inflater = None if wbits is None else zlib.decompressobj(wbits)
         self._waiting = b""
         self._is_begun = False
+        self._parts = _Parts()
 
     def feed(self, packed: bytes) -> None:
         self._waiting += packed
@@ -95,6 +113,7 @@ class _Inflater:
         except zlib.error as error:
             raise ValueError(str(error)) from None
         ended = self._inflater.eof
+        self._parts.note(plain, ended)
         self._waiting = self._inflater.unused_data if ended else self._inflater.unconsumed_tail
         return plain if plain or self._waiting else None
 
@@ -110,6 +129,7 @@ class _Zstd:
         self._waiting = b""
         self._has_ended = False
         self._is_begun = False
+        self._parts = _Parts()
         self._unpacker = self._new()
 
     def _new(self) -> zstd.ZstdDecompressor:
@@ -132,6 +152,7 @@ class _Zstd:
         except zstd.ZstdError as error:
             raise ValueError(str(error)) from None
         self._has_ended = self._unpacker.eof
+        self._parts.note(plain, self._has_ended)
         if self._has_ended:
             self._waiting = self._unpacker.unused_data
         return plain

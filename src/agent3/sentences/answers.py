@@ -7,6 +7,7 @@ value, unless they are quoted or are among the choices of the question. Input gi
 from __future__ import annotations
 
 import re
+import unicodedata
 from collections.abc import Mapping, Sequence
 from typing import Any, Literal
 
@@ -36,6 +37,7 @@ def judge_words(capability: Capability, question: Question, said: str) -> Verdic
     """Whether words that answer a question are no value of it; None for what may be one."""
     if is_choice(question, said):
         return None
+    said = _plain(said)
     if drops_request(capability, said):
         return "refused"
     if question.url:
@@ -49,6 +51,49 @@ def judge_words(capability: Capability, question: Question, said: str) -> Verdic
         if kind_of(name, definition) == "text" and _wants_value(question.text):
             name = "name"
     return judge_answer(name, definition, said) or ("open" if _is_asked_back(question, definition, said) else None)
+
+
+def _plain(said: str) -> str:
+    """Words as they look: without invisible signs and odd spaces, and with the letters that others stand for."""
+    if len(said) > LONGEST:
+        return said
+    if not said.isascii():
+        said = "".join(sign for sign in unicodedata.normalize("NFKC", said) if unicodedata.category(sign) != "Cf")
+        said = _MIXED.sub(lambda word: word[0].translate(_LOOK_ALIKES), said)
+    return " ".join(said.split())
+
+
+_LOOK_ALIKES = str.maketrans(
+    "\u0430\u0435\u043e\u0440\u0441\u0443\u0445\u0456\u0458\u0455\u0410\u0412\u0415\u041a\u041c\u041d\u041e\u0420\u0421\u0422"
+    "\u0423\u0425\u0406\u03bf\u03b1\u03bd\u03b9\u03c1\u0391\u0392\u0395\u0397\u0399\u039a\u039c\u039d\u039f\u03a1\u03a4\u03a7",
+    "aeopcyxijsABEKMHOPCTYXIoavipABEHIKMNOPTX",
+)
+"""Cyrillic and Greek letters that look like Latin ones."""
+_MIXED = re.compile(r"(?=\w*[A-Za-z])(?=\w*[\u0370-\u04ff])\w+")
+"""A word of letters of two alphabets, which nobody writes who means one of them."""
+_QUOTES = tuple("\"'`\u2018\u201c\u00ab")
+_ENDING = re.compile(
+    r"\W*(?:(?:oh|no|ok|please|sorry)\W+)*(?:"
+    # No and cancel in other languages
+    r"non(?: merci)?|nein(?: danke)?|nao|nee|nej|nie|nix|nay|naw"
+    r"|\u043d\u0435\u0442|\u043e\u0442\u043c\u0435\u043d\u0430|\u4e0d(?:\u8981)?|\u53d6\u6d88|\u3044\u3044\u3048|\u30ad\u30e3\u30f3\u30bb\u30eb|\u0644\u0627"
+    r"|annul(?:er|ez|la)|abbrechen|laisse[sz]? tomber|vergiss es|lascia perdere|deixa pra la|esquece|arrete[sz]?"
+    r"|cancel(?:l?ed|l?ing|s)?(?: pls| plz)?|never-mind|nevermind(?: pls)?|undo|go back|start over|ctrl[- +]?c|\^c"
+    r"|esc(?:ape)?|n\W?a|null|nil|undefined|tb[acd])(?:\W+(?:please|thanks|now))*\W*"
+    r"|[-\u2013\u2014.\u2026\s]+"
+    r"|[\s\ufe0f\u274c\u274e\u2716\u26d4\u270b\U0001f6ab\U0001f6d1\U0001f44e\U0001f645\U0001f3fb-\U0001f3ff]+"
+)
+"""What may well be a no: to be a value or a text it has to be quoted."""
+_REGRETTING = re.compile(
+    r"\W*(?:(?:oh|no|ok|please|sorry)\W+)*(?:"
+    r"i (?:regret|refuse)(?: (?:it|this|that))?|(?:i )?take (?:it|that) back|(?:scrap|kill|bin|ditch) (?:it|that|this)"
+    r"|let it be|oops|(?:it was )?(?:a |by )?mistake|(?:this|that|it)(?:'s| is) (?:wrong|a mistake)|second thoughts?"
+    r"|over my dead body|too (?:expensive|late|much)|no (?:sir|senor|clue)|ni modo|que va|en absoluto|nones"
+    r"|i(?:'m| am) done|that(?:'s| is) all|enough(?: already)?|dejal[oa] ya"
+    r"|to be (?:decided|defined|announced|confirmed)|brb|i dunno|beats me|ask (?:my |the )?\w+"
+    r")(?:\W+(?:please|thanks|now))*\W*"
+)
+"""What may be said in a text, but is hardly a value."""
 
 
 def is_choice(question: Question, said: str) -> bool:
@@ -120,10 +165,13 @@ def judge_answer(name: str, definition: Mapping[str, Any], said: str) -> Verdict
         return None
     if refuses(said):
         return "refused"
-    if hesitates(said, agrees=kind != "text") or asks_about(said):
+    short = fold(said) if len(said) <= _SHORT and not said.startswith(_QUOTES) else ""
+    if hesitates(said, agrees=kind != "text") or asks_about(said) or _ENDING.fullmatch(short):
         return "open"
     if kind == "text":
         return None
+    if _REGRETTING.fullmatch(short):
+        return "open"
     is_other = _OTHER.search(fold(said)) is not None
     return "open" if is_other or leaves_open(said) or find_prohibition(said) is not None else None
 
