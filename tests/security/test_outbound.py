@@ -632,7 +632,9 @@ def test_a_gzip_bomb_is_cut_while_it_unfolds() -> None:
 
 
 @pytest.mark.parametrize(
-    ("encoding", "part"), [("gzip", gzip.compress(b"")), ("zstd", zstd.compress(b"a")), ("zstd", b"P*M\x18\0\0\0\0")]
+    ("encoding", "part"),
+    [("gzip", gzip.compress(b"")), ("zstd", zstd.compress(b"a")), ("zstd", b"P*M\x18\0\0\0\0")],
+    ids=["gzip", "zstd", "skippable"],
 )
 def test_a_body_of_many_tiny_parts_is_given_up(encoding: str, part: bytes) -> None:
     unpacker = unpacker_for(encoding, "a test")
