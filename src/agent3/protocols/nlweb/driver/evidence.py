@@ -255,6 +255,11 @@ SAID = r"""
     && ((headed(node) && alike(node).some(headed)) || called(node));
   // A row of a form that is laid out as a table or a list: a field with its label.
   const typed = "input:not([type=checkbox],[type=radio],[type=submit],[type=button],[type=hidden]),select,textarea";
+  // So is a box beside others that offer the same.
+  const offers = node => [...node.querySelectorAll("button,[role=button]")].map(one => plain(one.ariaLabel
+    || one.innerText)).filter(Boolean);
+  const isOffer = node => node.tagName === "DIV" && !node.closest(live) && !node.querySelector(typed)
+    && alike(node).some(one => offers(one).some(name => offers(node).includes(name)));
   const asks = node => Boolean(node.closest("form") && node.querySelector("label") && node.querySelector(typed));
   const isMessage = node => {
     for (let at = node; at && at !== document.body; at = up(at)) {
@@ -268,7 +273,7 @@ SAID = r"""
       }
       if (at.matches(names)) return inAlert(at);
       if (at.matches(headings) && !serious) return inAlert(at);
-      if (at.matches(cells) || at.matches(entries) || isCard(at)) {
+      if (at.matches(cells) || at.matches(entries) || isCard(at) || isOffer(at)) {
         const beside = pressed && at !== node && at.contains(pressed) && !node.closest(headings) && !old(node);
         return Boolean(beside) || asks(at.closest("tr,[role=row]") ?? at) || inAlert(at);
       }

@@ -65,7 +65,7 @@ def has_namesake(view: PageView, control: Control, said: Sequence[Token]) -> boo
 
 def is_shut_away(view: PageView, control: Control, said: Sequence[Token]) -> bool:
     """Whether a section that is shut has another row of which the same is said."""
-    shown = {(one.frame, one.index) for one in view.visible}
+    shown = {(one.frame, one.index) for one in (*view.visible, control)}
     hidden = [one for one in view.reachable.visible if (one.frame, one.index) not in shown]
     return has_namesake(PageView(hidden, ()), control, said)
 
