@@ -139,7 +139,9 @@ def test_a_batch_answers_each_call_in_its_place_and_one_that_fails_stops_none(do
     assert (body["metadata"]["count"], body["metadata"]["succeeded"]) == (8, 2)
     # Each is an ordinary call: the one that asked is answered like any other.
     again = {"agentId": "studio", "message": "Ada", "metadata": {"job": answers[4]["job"]}}
-    assert door.post("/v1/call", again).json["result"] == "Hello, Ada!"
+    other = door.post("/v1/call", {**again, "capability": "say"})
+    assert (other.status, "is a call of 'ask', not of 'say'" in other.error["message"]) == (422, True)
+    assert door.post("/v1/call", {**again, "capability": "ask"}).json["result"] == "Hello, Ada!"
 
 
 @pytest.mark.requirement("AC-23")

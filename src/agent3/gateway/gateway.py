@@ -614,12 +614,19 @@ class Gateway:
             choose=self._read_choice,
         )
 
-    async def reply(self, caller: Caller, job: str, said: str | Mapping[str, Any], agent: str | None = None) -> Outcome:
+    async def reply(
+        self,
+        caller: Caller,
+        job: str,
+        said: str | Mapping[str, Any],
+        agent: str | None = None,
+        capability: str | None = None,
+    ) -> Outcome:
         """Likewise for a caller that says it in plain words: a text answers the first open question, a mapping by id.
 
         A mapping that names none of the questions answers the first as a whole, such as the input that it asks for.
 
-        With ``agent``, only a job of that agent is answered. A job of somebody else that waits for an approval is
+        With ``agent``, only a job of that agent is answered, with ``capability`` only a call of that. A job of somebody else that waits for an approval is
         answered with yes or no by who may approve it.
         """
         try:
@@ -629,6 +636,11 @@ class Gateway:
             if approval is None:
                 raise
             return await self._approve_by_answer(caller, approval, said)
+        if capability and waiting.call.capability not in ("", capability):
+            raise ValidationError(
+                f"Job {waiting.id} is a call of {waiting.call.capability!r}, not of {capability[:100]!r}: nothing was "
+                "answered. Leave the capability out to answer it, or the job to begin a call."
+            )
         given: Mapping[str, Any]
         if isinstance(said, str) or not any(question.id in said for question in waiting.questions):
             if isinstance(said, dict) and waiting.questions:

@@ -135,7 +135,7 @@ class Verbs:
         if not job:
             return await self._gateway.call(caller, self.request(given, detach=detach))
         if said := metadata.get("answers") or given.get("message"):
-            return await self._gateway.reply(caller, job, said, given["agentId"])
+            return await self._gateway.reply(caller, job, said, given["agentId"], given.get("capability"))
         return await self._gateway.wait(caller, job, metadata.get("timeout", 30_000) / 1000, given["agentId"])
 
     async def batch(self, given: Mapping[str, Any], caller: Caller, *, detach: bool = False) -> dict[str, Any]:
