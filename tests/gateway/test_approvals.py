@@ -264,6 +264,23 @@ def test_what_nobody_approves_in_time_ends_and_a_late_yes_does_nothing() -> None
     run(story())
 
 
+def test_a_job_whose_caller_left_is_cancelled_unless_the_gateway_is_what_stops() -> None:
+    async def story() -> None:
+        async with build(settings(DEAR), [Bank().agent]) as server:
+            asked = await pay(server)
+            assert isinstance(asked, Needs)
+            assert asked.job
+            ledger = server.core.parts.ledger
+            ledger.is_stopping = True
+            await server.gateway.give_up(BOB, asked.job)
+            assert len((await server.gateway.approvals(ANN))["approvals"]) == 1
+            ledger.is_stopping = False
+            await server.gateway.give_up(BOB, asked.job)
+            assert (await server.gateway.approvals(ANN))["approvals"] == []
+
+    run(story())
+
+
 def test_a_cancelled_call_asks_nobody_any_more() -> None:
     async def story() -> None:
         bank = Bank()

@@ -701,6 +701,15 @@ class Gateway:
         """Cancel a job, down to its target."""
         return await self.core.runner.cancel(caller.principal, job, caller.door)
 
+    async def give_up(self, caller: Caller, job: str) -> None:
+        """Cancel a job whose caller left while it waited for it.
+
+        Not where this gateway stops, which leaves its callers as well: the next one goes on with the job.
+        """
+        if not self.core.parts.ledger.is_stopping:
+            with suppress(Agent3Error):
+                await self.cancel(caller, job)
+
     async def cancel_any(self, caller: Caller, job: str) -> dict[str, Any]:
         """Cancel a job of this caller's, or as an operator one of anybody; how it stands then.
 

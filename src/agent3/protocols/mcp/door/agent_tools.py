@@ -287,10 +287,11 @@ class AgentTools:
         for part in outcome.parts:
             size = part.meta.get("size")
             if part.artifact and part.media_type == "application/json" and isinstance(size, int) and size <= _MOST_DATA:
-                stored = await self._gateway.core.artifacts.get(principal.id, part.artifact)
-                meta = {key: value for key, value in part.meta.items() if key != "size"}
-                data = await asyncio.to_thread(msgspec.json.decode, stored.body)
-                part = Part(data=data, name=part.name, meta=meta)
+                with suppress(Agent3Error):  # it was removed, or storage is away: what was done stays done, with a link
+                    stored = await self._gateway.core.artifacts.get(principal.id, part.artifact)
+                    meta = {key: value for key, value in part.meta.items() if key != "size"}
+                    data = await asyncio.to_thread(msgspec.json.decode, stored.body)
+                    part = Part(data=data, name=part.name, meta=meta)
             parts.append(part)
         return replace(outcome, parts=tuple(parts))
 
@@ -308,8 +309,7 @@ class AgentTools:
                             caller.listener(event)
             return await self._gateway.wait(who, job, 0.0)
         except asyncio.CancelledError:
-            with suppress(Agent3Error):
-                await self._gateway.cancel(who, job)
+            await self._gateway.give_up(who, job)
             raise
 
     # Tasks

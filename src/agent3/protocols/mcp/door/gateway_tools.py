@@ -262,7 +262,7 @@ class GatewayTools(StoredResults):
             with suppress(Agent3Error):
                 begun = await beginning
                 if isinstance(begun, Working) and begun.job is not None:
-                    await self._gateway.cancel(who, begun.job)
+                    await self._gateway.give_up(who, begun.job)
             raise
         finally:
             listener = None
