@@ -626,8 +626,8 @@ class Gateway:
 
         A mapping that names none of the questions answers the first as a whole, such as the input that it asks for.
 
-        With ``agent``, only a job of that agent is answered, with ``capability`` only a call of that. A job of somebody else that waits for an approval is
-        answered with yes or no by who may approve it.
+        With ``agent``, only a job of that agent is answered, with ``capability`` only a call of that. A job of
+        somebody else that waits for an approval is answered with yes or no by who may approve it.
         """
         try:
             waiting = await self.job(caller, job, agent)
