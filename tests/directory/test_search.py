@@ -5,6 +5,7 @@ from __future__ import annotations
 import random
 import threading
 import weakref
+from datetime import datetime
 from typing import Any
 
 import pytest
@@ -18,6 +19,7 @@ from agent3.directory.documents import documents_of
 from agent3.directory.search import Index
 from agent3.directory.words import detect_language, stem, terms
 from agent3.model import Agent, Capability, Hints
+from agent3.sentences import Understood, read
 from agent3.sentences.tokens import LONGEST
 from agent3.sentences.word_forms import words
 
@@ -323,6 +325,26 @@ def test_a_message_is_for_the_only_capability_that_has_a_place_for_each_of_its_w
     assert choose(index, offered, "mueve /srv/a.txt a /srv/b.txt", 0.0) is move
 
 
+def test_what_only_reads_is_chosen_by_its_phrase_as_a_question() -> None:
+    look, query = Hints(read_only=True), {"properties": {"query": {"type": "string"}}, "required": ["query"]}
+    schema = {"type": "object", **query}
+    none = {"type": "object", "properties": {}}
+    cart = Capability(
+        name="show_cart", description="Show the cart", phrases=("what is in my cart",), input_schema=none, hints=look
+    )
+    goods = Capability(
+        name="search", description="Search goods", phrases=("do you have {query}",), input_schema=schema, hints=look
+    )
+    pay = Capability(name="checkout", description="Pay for the cart", phrases=("pay the cart",), input_schema=none)
+    offered = [cart, goods, pay]
+    index = index_capabilities(offered)
+    assert choose(index, offered, "what is in my cart?", 0.0) is cart
+    assert read(goods, "do you have a mug?", datetime(2027, 1, 1)) == Understood(
+        {"query": "mug"}, (("a mug?", "query"),)
+    )
+    assert choose(index, offered, "pay the cart?", 0.0) is not goods
+
+
 def test_the_capability_that_is_meant_is_chosen_only_if_that_is_clear() -> None:
     offered = (
         Capability(name="list_orders", description="Show the orders of a customer"),
@@ -341,6 +363,7 @@ def test_the_capability_that_is_meant_is_chosen_only_if_that_is_clear() -> None:
     assert chosen("something with an order") is None
     assert chosen("cancel or create the order") is None
     assert chosen("what a nice day") is None
+    assert chosen("nothing of the kind") is None
     assert choose(index, offered[:1], "cancel my order", 0.0) is not offered[1], "what is not offered is not chosen"
 
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Awaitable, Callable
+from datetime import datetime
 from typing import Any, Literal
 
 import pydantic
@@ -15,9 +16,10 @@ from agent3.model import LOCAL, Capability, Done, Failed, Needs, Outcome, Questi
 from agent3.protocols.a2a.door.projection import answers_to
 from agent3.protocols.a2a.wire.types import Message, Part, Role
 from agent3.protocols.nlweb.ask.door import parse_answers
-from agent3.sentences import FREE_TEXT, Forbidden, free_text, judge_answer, judge_words
+from agent3.sentences import FREE_TEXT, Ask, Forbidden, free_text, judge_answer, judge_words, read
 from agent3.sentences.answers import find_listed
 from agent3.sentences.lexicon import detect_language
+from agent3.sentences.questions import ask_confirmation, ask_for
 from agent3.server.build import build
 from agent3.settings import Settings, Storage
 
@@ -277,10 +279,30 @@ def test_a_language_is_known_by_the_words_that_only_it_has(said: str, language: 
 def test_a_conversation_stays_in_the_language_in_which_it_began(said: str) -> None:
     outcome, _ = talk("pay", "pay 50 dollars", said)
     assert isinstance(outcome, Needs)
-    assert outcome.questions[0].text.startswith("What is recipient?")
+    assert outcome.questions[0].text.startswith("Which recipient?")
     refused, _ = talk("pay", "paga 50 dólares", said, "cancel")
     assert isinstance(refused, Failed)
     assert "No se ha hecho nada" in refused.message
+
+
+def test_questions_are_put_in_plain_words_and_say_what_was_only_half_understood() -> None:
+    day = {"type": "string", "format": "date", "title": "Day"}
+    schema = {
+        "type": "object", "properties": {"person": {"type": "string"}, "day": day}, "required": ["person", "day"],
+    }  # fmt: skip
+    book = Capability(name="book_appointment", description="Book an appointment.", input_schema=schema)
+    for said, texts in (
+        ("book an appointment with Ana", ["Which day?", "Which person? 'Ana' was not clear."]),
+        ("reserva una cita con Ana", ["Falta day. ¿Cuál es?", "Falta person. ¿Cuál es? 'Ana' no está claro."]),
+    ):
+        asked = read(book, said, datetime(2027, 1, 1))
+        assert isinstance(asked, Ask)
+        assert [one.text.partition("\n")[0] for one in ask_for(book, asked)] == texts
+    given = {"person": "Ana", "day": "2027-05-09"}
+    sure = "Book an appointment: person Ana, day 2027-05-09."
+    assert ask_confirmation(book, given, "en").text == f"{sure} Shall I do it?"
+    assert ask_confirmation(book, given, "es").text == f"{sure} ¿Lo hago?"
+    assert 'person "Ana, day 1"' in ask_confirmation(book, {"person": "Ana, day 1"}, "en").text, "one value is one"
 
 
 MESSAGE = {"type": "object", "properties": {"message": NAME}, "required": ["message"]}

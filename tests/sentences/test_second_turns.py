@@ -105,7 +105,7 @@ def test_a_bare_value_after_a_verb_that_was_not_understood_is_confirmed_with_wha
             assert asked.job is not None
             then = await server.gateway.reply(ME, asked.job, "/tmp/a.txt")
             assert isinstance(then, Needs), then
-            assert "delete_file" in then.questions[0].text
+            assert "Delete a file" in then.questions[0].text
             assert done == []
             assert isinstance(await server.gateway.reply(ME, asked.job, "yes"), Done)
             assert done == ["/tmp/a.txt"]
@@ -262,7 +262,7 @@ def test_what_leaves_only_its_verb_open_is_confirmed() -> None:
             )
             assert isinstance(asked, Needs), asked
             assert asked.job is not None
-            assert asked.questions[0].text == 'Shall I do it? delete_file {"path":"/tmp/a.txt"}'
+            assert asked.questions[0].text == "Delete a file: path /tmp/a.txt. Shall I do it?"
             assert done == []
             return await server.gateway.reply(ME, asked.job, "yes")
 

@@ -146,6 +146,7 @@ def test_csv_has_a_line_for_each_call_and_no_formula(house: Hosted) -> None:
     ("path", "word"),
     [
         ("/v1/calls?colour=red", "colour"),
+        ("/v1/calls?agentId=x", "Did you mean 'agent'?"),
         ("/v1/calls?limit=x", "limit"),
         ("/v1/calls?limit=100000", "limit"),
         ("/v1/calls?since=yesterday", "since"),

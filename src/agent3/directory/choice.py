@@ -199,8 +199,17 @@ def _choose_by_phrase(ranking: Iterable[Match], offered: Sequence[Capability], m
     """The only one near that has a phrase of the message's form. Those whose words do not fit have no such phrase."""
     known = {capability.name: capability for capability in offered}
     near = islice((known[match.agent] for match in ranking if match.agent in known), _NEAR)
-    named = [one for one in near if one.phrases and any(True for _ in match_phrases(one, message))]
+    named = [one for one in near if one.phrases and _has_form(one, message)]
     return named[0] if len(named) == 1 else None
+
+
+def _has_form(capability: Capability, message: str) -> bool:
+    """Whether a message has the form of a phrase; of what only reads also as a question, "what is in my cart?"."""
+    said = {message, _MARKS.sub("", message)} if capability.hints.read_only else {message}
+    return any(True for one in said for _ in match_phrases(capability, one))
+
+
+_MARKS = re.compile(r"^[\s¿¡]+|[\s?!.]{1,5}\Z")
 
 
 def closest(index: Index, offered: Sequence[Capability], message: str, most: int) -> list[Capability]:

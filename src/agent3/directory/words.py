@@ -34,7 +34,8 @@ _ENGLISH = frozenset(
     don done during each either else ever every everything few for from further get gets getting give given gives go
     goes going gonna got had hadn has hasn have haven having hello help helps her here hers herself hey hi him
     himself his how however i if im in into is isn it its itself just know let lets like ll look looking love m make
-    makes making may maybe me might mine more most much must my myself need needed needs neither no nor not now of
+    makes making may maybe me might mine more most much must my myself need needed needs neither no nobody
+    none nor not nothing nowhere now of
     off ok okay on once one only or other our ours ourselves out over own perhaps please provide provides put quite
     rather re really regarding s said same say says see several shall she should shouldn show shows since so some
     somebody someone something soon specific specified still such sure t take takes tell tells than thank thanks
@@ -49,7 +50,7 @@ _SPANISH = frozenset(
     a al algo algun alguna algunas alguno algunos ante antes aqui asi aun aunque ayuda ayudame bajo bien cada como
     con cual cuales cuando cuanto da dame de del desde dime donde dos durante e el ella ellas ellos en entre era
     eres es esa esas ese eso esos esta estaba estan estar estas este esto estos estoy favor fue gracias ha hace
-    hacer hacia hasta hay haz hola la las le les lo los mas me mi mis mostrar mucho muestra muestrame muy nada
+    hacer hacia hasta hay haz hola la las le les lo los mas me mi mis mostrar mucho muestra muestrame muy nada nadie
     necesito ni no nos nosotros nuestra nuestro o os otra otro para pero poco podria podrias por porque puede puedes
     puedo que quien quiero quisiera se sea ser si sin sobre solo son soy su sus tal tambien te tener tengo ti tiene
     tienen todo todos tu tus un una unas uno unos usa usando usar usted ver y ya yo

@@ -23,6 +23,7 @@ from agent3.calls.statistics import Group, Statistics, StatisticsWanted
 from agent3.env import Env
 from agent3.errors import ValidationError
 from agent3.model import Price, Principal
+from agent3.schema.explain import nearest
 from agent3.security.access import require_operator
 from agent3.storage import Database
 
@@ -98,7 +99,9 @@ def _parse(query: Mapping[str, Any], kind: type[W]) -> W:
     for name, value in query.items():
         field = known.get(name.replace("_", "-"))
         if field is None:
-            raise ValidationError(f"Unknown filter {name[:40]!r}. Known are {', '.join(sorted(known))}.")
+            near = nearest(name, known)
+            hint = f"Did you mean {near!r}? " if near else ""
+            raise ValidationError(f"Unknown filter {name[:40]!r}. {hint}Known are {', '.join(sorted(known))}.")
         if value in ("", None):
             continue
         if isinstance(value, str) and len(value) > 1_000:

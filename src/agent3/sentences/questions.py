@@ -12,7 +12,7 @@ import msgspec
 from msgspec.structs import replace
 
 from agent3.errors import Agent3Error
-from agent3.model import Capability, Question
+from agent3.model import Capability, Question, one_line
 from agent3.schema.compiler import compiled
 from agent3.sentences.lexicon import Language
 from agent3.sentences.prohibitions import Why
@@ -69,9 +69,34 @@ def _explain(capability: Capability, asked: Ask) -> str:
 
 def ask_confirmation(capability: Capability, given: Any, language: Language) -> Question:
     """Whether to do what was partly guessed."""
-    done = f"{capability.name} {_json(given)}"
-    text = f"¿Lo hago? {done}" if language == "es" else f"Shall I do it? {done}"
-    return Question(CONFIRM, text, {"type": "boolean"})
+    properties: Any = capability.input_schema.get("properties")
+    known: Mapping[str, Any] = properties if isinstance(properties, Mapping) else {}
+    pairs = given.items() if isinstance(given, Mapping) else [("", given)]
+    told = ", ".join(f"{_label(name, known.get(name))} {_plain(value)}".strip() for name, value in pairs)
+    what = one_line(capability.title or capability.description, 80).rstrip(".")
+    if not what or what.endswith("…"):
+        what = _words(capability.name)
+    what = what[:1].upper() + what[1:]
+    text = f"{what}: {told}. " if told else f"{what}. "
+    return Question(CONFIRM, text + ("¿Lo hago?" if language == "es" else "Shall I do it?"), {"type": "boolean"})
+
+
+def _plain(value: Any) -> str:
+    """A value as a person would write it, where it cannot be taken for more than it is."""
+    is_plain = isinstance(value, str) and value and not re.search(r"[,;:.\"\n](?!\S)|^\W*$", value)
+    return value if is_plain else _json(value)
+
+
+def _words(name: str) -> str:
+    return re.sub(r"[_\-.]+|(?<=[a-z])(?=[A-Z])", " ", name).strip().lower()
+
+
+def _label(name: str, given: Any) -> str:
+    """What a person would call a parameter: its title, else the words of its name."""
+    title = str(given.get("title") or "").strip() if isinstance(given, Mapping) else ""
+    if not title or len(title) > 40:
+        return _words(name)
+    return title if title[1:2].isupper() else title[0].lower() + title[1:]
 
 
 def ask_again(question: Question, fault: str | None, language: Language) -> Question:
@@ -215,10 +240,10 @@ _PREPOSITIONS = frozenset("to from by for at in on of with as until since".split
 
 def _ask_field(name: str, given: Any, asked: Ask, spanish: bool) -> str:
     definition: Mapping[str, Any] = given if isinstance(given, Mapping) else {}
-    told = str(definition.get("description") or definition.get("title") or "").rstrip(".?")
-    label = re.sub(r"[_\-.]+|(?<=[a-z])(?=[A-Z])", " ", name).strip().lower()
+    told = str(definition.get("description") or "").rstrip(".?")
+    label = _label(name, given)
     if label in _PREPOSITIONS:
-        label = f"\u201c{label}\u201d"  # "What is to?" is no question
+        label = f"\u201c{label}\u201d"  # "Which to?" is no question
     text = f"{label} ({told})" if told and told.lower() != label else label
     if isinstance(options := definition.get("enum"), list):
         text += f" [{', '.join(map(str, options[:10]))}]"
@@ -227,7 +252,10 @@ def _ask_field(name: str, given: Any, asked: Ask, spanish: bool) -> str:
     if len(readings) > 1:
         either = " o " if spanish else " or "
         text += f": {either.join(readings[:4])}"
-    return f"Falta {text}. ¿Cuál es?" if spanish else f"What is {text}?"
+    text = f"Falta {text}. ¿Cuál es?" if spanish else f"Which {text}?"
+    if len(readings) == 1:
+        text += f" {readings[0]} no está claro." if spanish else f" {readings[0]} was not clear."
+    return text
 
 
 def _bounds(definition: Mapping[str, Any], spanish: bool) -> str:

@@ -188,7 +188,8 @@ def _read_phrase(capability: Capability, form: Form, said: Mapping[str, str], as
                 return asked
             # Where somebody looks or says something, any text will do; a name of something is not two things.
             if form.reading or slot.role == "content" or not _SEVERAL.search(said[name]):
-                given[name] = _COMMON_ARTICLE.sub("", said[name])
+                words = said[name].rstrip(" ?") if form.reading else said[name]  # "do you have a mug?"
+                given[name] = _COMMON_ARTICLE.sub("", words or said[name])
             continue
         schema = {"type": "object", "properties": {name: properties.get(name)}, "required": [name]}
         one = read(Capability(name="get", input_schema=schema), said[name], now)
@@ -673,5 +674,11 @@ class _Search:
         # Where something is asked anyway, so is what was required and only half understood.
         unsure = [slot.path[0] for slot in self._form.slots if slot.required and slot.path[0] not in given]
         missing = dict.fromkeys([*self._list_missing(state), *told, *self._form.unreadable])
+        if missing:  # what was half understood is asked about, and not passed over in silence
+            for fill in state.fills:
+                for number, value in fill.values:
+                    name = self._form.slots[number].path[0]
+                    if fill.cost > _SURE and name in unsure:
+                        told.setdefault(name, [repr(self._said(value))])
         left = tuple(self._tokens[index].value for index in state.left)
         return Ask(tuple(dict.fromkeys([*missing, *(unsure if missing else ())])), left, given, told, self._language)

@@ -174,7 +174,7 @@ def test_a_missing_parameter_is_asked_for_and_never_made_up() -> None:
     assert (found.action.name, found.input) == ("search_flights", {"origin": "Madrid", "destination": "Paris"})
     (question,) = found.questions
     assert question.id == "date"
-    assert question.text.startswith("What is date?")
+    assert question.text.startswith("Which date?")
     (spanish,) = read("quiero cancelar mi reserva").questions
     assert spanish.text.startswith("Falta code.")
 
