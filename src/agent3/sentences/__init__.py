@@ -9,6 +9,7 @@ from agent3.sentences.answers import judge_answer, judge_words
 from agent3.sentences.free_text import (
     FREE_TEXT,
     acts,
+    find_acting_parameter,
     find_dictated_refusal,
     find_refusal,
     free_text,
@@ -25,6 +26,7 @@ __all__ = [
     "Reading",
     "Understood",
     "acts",
+    "find_acting_parameter",
     "find_dictated_refusal",
     "find_prohibition",
     "find_refusal",

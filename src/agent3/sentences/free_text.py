@@ -34,6 +34,7 @@ from agent3.sentences.tokens import LONGEST
 __all__ = [
     "FREE_TEXT",
     "acts",
+    "find_acting_parameter",
     "find_dictated_refusal",
     "find_refusal",
     "free_text",
@@ -157,7 +158,7 @@ def find_dictated_refusal(capability: Capability, given: Mapping[str, object]) -
     Only what forbids or withdraws as a whole: the rest of an input is meant as it is given.
     """
     name, text = next(iter(given.items()))
-    if not isinstance(text, str) or len(text) > LONGEST or not _acts_on(capability, name):
+    if not isinstance(text, str) or len(text) > LONGEST or name != find_acting_parameter(capability):
         return None
     if is_withdrawal(text):
         return Forbidden("withdrawn", detect_language(text))
@@ -173,7 +174,8 @@ _kept: dict[int, tuple[Capability, str]] = {}
 """The parameters that take what a capability acts on, by its identity; "" for none."""
 
 
-def _acts_on(capability: Capability, name: str) -> bool:
+def find_acting_parameter(capability: Capability) -> str:
+    """The parameter that takes what a capability acts on; "" where there is none."""
     known = _kept.get(id(capability))
     if known is None or known[0] is not capability:
         if len(_kept) >= 2_000:
@@ -183,7 +185,7 @@ def _acts_on(capability: Capability, name: str) -> bool:
         acts = acts and not _KEEPING.intersection(split_name(capability.name))
         taker = _taker(form, capability.name, False) if acts and FREE_TEXT not in capability.input_schema else None
         known = _kept[id(capability)] = capability, "" if taker is None or not taker.understands else taker.name
-    return known[1] == name
+    return known[1]
 
 
 def _find_refusal(capability: Capability, form: Form, message: str) -> Forbidden | None:

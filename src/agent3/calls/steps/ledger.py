@@ -350,11 +350,13 @@ class _Record(Stage):
         agent = aim.agent.id if aim.agent is not None else None
         self._agent = agent
         self._price = price = step.prices.of(agent or "", aim.capability)
-        self._free = not (price.call or price.second or price.tokens)
+        free = not (price.call or price.second or price.tokens)
         self._sensitive = find_sensitive(aim.capability, step.record_key)
         self._most_reported = step.most_reported if step.most_reported >= 0 else float("inf")
         # To tell a target to stop is no use of it.
         self._cancels = aim.entry == "cancel"
+        self._starts = aim.entry == "start"
+        self._costs_nothing = free and not self._cancels
         self._budgets = step.budgets
         self._accounts = step.budgets.match(aim.principal.id, agent) if agent is not None else ()
         self._standards = step.standards
@@ -374,7 +376,7 @@ class _Record(Stage):
         """By the id of a route how the ledger names it, and where a call by it that is Done is counted and timed."""
 
     def enter(self, call: Call) -> Entered:
-        if call.entry == "start":
+        if self._starts:
             self._ledger.require()
         live = call.live
         live.at, live.started = self._env.now(), self._clock()
@@ -399,7 +401,15 @@ class _Record(Stage):
         if type(outcome) is Done or type(outcome) is Failed:
             out = _part_bytes(outcome.parts)
             given = outcome.usage
-            usage = self._count_usage(live, given, seconds, into + out)
+            if (
+                given is None
+                and self._costs_nothing
+                and live.attempts == 1
+                and not (live.unsent or live.cached or live.price)
+            ):  # as most are
+                usage = Usage((into + out) // 4, 0.0, True)
+            else:
+                usage = self._count_usage(live, given, seconds, into + out)
             if usage is not given:
                 outcome = replace(outcome, usage=usage)
                 if given is not None and given.cost > self._most_reported:
@@ -466,8 +476,6 @@ class _Record(Stage):
         if live.cached:
             return Usage(given.tokens if given is not None else 0)
         attempts = 0 if self._cancels else live.attempts
-        if given is None and price is None and self._free and attempts == 1 and not live.unsent:  # as most are
-            return Usage(size // 4, 0.0, True)
         if price is None:
             price = self._price
         seconds += live.seconds_before

@@ -20,7 +20,7 @@ from msgspec import Struct
 from msgspec.structs import replace
 
 from agent3.calls.outcomes import UNDERSTOOD, failed_by
-from agent3.calls.step import Aim, Entered, Parts, Step
+from agent3.calls.step import Aim, Entered, Parts, Stage, Step
 from agent3.errors import Agent3Error, Declined, ValidationError
 from agent3.model import Answer, Call, Capability, Done, Needs, Outcome, Question, Working, text_of, traits_of
 from agent3.schema import compile as compile_schema
@@ -29,6 +29,7 @@ from agent3.sentences import (
     Ask,
     Forbidden,
     Understood,
+    find_acting_parameter,
     find_dictated_refusal,
     find_prohibition,
     find_refusal,
@@ -85,8 +86,8 @@ class Resolve(Step):
         self._connectors = parts.connectors
         self._sentences = parts.metrics.sentences
 
-    def idle(self, aim: Aim) -> bool:
-        return False
+    def bind(self, aim: Aim) -> Stage:
+        return _Start(self, aim.capability) if aim.entry == "start" else self
 
     def enter(self, call: Call) -> Entered:
         state = call.state
@@ -99,9 +100,6 @@ class Resolve(Step):
             call.live.understood = state[_KEPT]
             return replace(call, input=state[_KEPT]["input"], state=state.get("state"))
         if call.input is not None or call.entry == "cancel":
-            if call.entry == "start" and isinstance(call.input, dict) and len(call.input) == 1:
-                refused = find_dictated_refusal(call.live.capability, call.input)
-                return call if refused is None else self._refuse(refused)
             return call
         try:
             if call.entry == "answer" and isinstance(state, dict) and _ASKED in state:
@@ -149,7 +147,7 @@ class Resolve(Step):
         if not isinstance(whole, dict) and call.entry != "start" and known is None:
             whole = {}  # a turn that goes on with what its target keeps
         if isinstance(whole, Forbidden):
-            return self._refuse(whole, known)
+            return self.refuse(whole, known)
         if whole and known is not None:
             # What was said first was not understood: that this is wanted at all is a guess.
             whole = {**known.input, **whole}
@@ -158,7 +156,7 @@ class Resolve(Step):
             return replace(call, input=whole)
         return self._read_sentence(call, message, agent, known)
 
-    def _refuse(self, reading: Forbidden, known: _Open | None = None) -> Outcome:
+    def refuse(self, reading: Forbidden, known: _Open | None = None) -> Outcome:
         """Why nothing is done, in the language in which the conversation began."""
         self._sentences.inc(("forbidden",))
         language = reading.language if known is None else known.language
@@ -169,7 +167,7 @@ class Resolve(Step):
         capability, now = call.live.capability, datetime.fromtimestamp(self._env.now())  # noqa: DTZ006 - the user's day
         reading = await asyncio.to_thread(read, capability, message, now, agent=agent)
         if isinstance(reading, Forbidden):
-            return self._refuse(reading, known)
+            return self.refuse(reading, known)
         if known is not None:
             reading = await asyncio.to_thread(self._join, capability, known, message, reading)
         # Of what forbids something beside its request, a model could leave that out.
@@ -360,6 +358,32 @@ class Resolve(Step):
             if isinstance(found, Understood) and not found.guessed:
                 return found.input[question.id]
         return from_words(definition, said)
+
+
+class _Start(Stage):
+    """A first turn: most bring input, of which only a lone message may forbid what it would lead to."""
+
+    for_changes = True
+
+    def __init__(self, step: Resolve, capability: Capability):
+        self._step = step
+        self._capability = capability
+        self._taker: str | None = None
+        """The parameter that such a message is given as, once it was asked for."""
+
+    def enter(self, call: Call) -> Entered:
+        given, state = call.input, call.state
+        if given is None or (state is not None and isinstance(state, dict) and _KEPT in state):
+            return self._step.enter(call)
+        if isinstance(given, dict) and len(given) == 1:
+            if self._taker is None:
+                self._taker = find_acting_parameter(self._capability)
+            if self._taker in given and (refused := find_dictated_refusal(self._capability, given)) is not None:
+                return self._step.refuse(refused)
+        return call
+
+    def leave(self, call: Call, outcome: Outcome) -> Outcome:
+        return self._step.leave(call, outcome)
 
 
 def _ask(questions: tuple[Question, ...], known: _Open) -> Needs:

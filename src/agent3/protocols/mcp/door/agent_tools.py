@@ -9,7 +9,7 @@ from __future__ import annotations
 import asyncio
 from collections.abc import Awaitable, Callable, Hashable, Sequence
 from contextlib import suppress
-from typing import Any, TypeVar
+from typing import Any, NamedTuple, TypeVar
 
 import msgspec
 from msgspec.structs import replace
@@ -126,10 +126,27 @@ def _operation(capability: Capability) -> str:
 
 
 _KNOWN = 10_000
-"""Callers and tools of which it is remembered whether they may."""
+"""Callers and tools of which it is remembered that they may."""
 _MOST_DATA = 4 << 20
 """Data of a tool that promises some stands in its result up to this size, as images do."""
-_UNKNOWN: tuple[Capability | None, str, bool] = (None, "invoke_tool_simple", False)
+
+
+class _Offered(NamedTuple):
+    """What a name stands for to one caller."""
+
+    capability: Capability | None
+    """None where it is no tool, or not one for this caller."""
+    operation: str
+    """As what it is measured."""
+    label: str
+    """As what it is counted."""
+    tells: bool
+    """Whether it is told of the client."""
+    finished: bool
+    """Whether an outcome of it that is Done is the answer as it stands."""
+
+
+_UNKNOWN = _Offered(None, "invoke_tool_simple", "unknown", False, False)
 
 
 class AgentTools:
@@ -148,8 +165,8 @@ class AgentTools:
         self._tasks = JobTasks(gateway, door, agent.id)
         self._generation = 0
         self._all: dict[str, Tool] = {}
-        self._allowed: dict[tuple[str, Principal], bool] = {}
-        """Which capabilities of the agent, as it is now, a caller may call."""
+        self._offered: dict[tuple[str, Principal], _Offered] = {}
+        """The capabilities of the agent, as it is now, that a caller may call."""
         self._answered: dict[str, Number] = {}
         """By tool where a call that was answered is counted."""
         self.renew(agent)
@@ -175,16 +192,21 @@ class AgentTools:
         before = self._all
         self.agent = agent
         passes = agent.card.get("protocol") == "mcp"
-        # Each with what it is measured as, and whether it is told of the client.
         self._capabilities = {
-            capability.name: (capability, _operation(capability), passes or capability.meta.get("reads") == "context")
+            capability.name: _Offered(
+                capability,
+                _operation(capability),
+                capability.name,
+                passes or capability.meta.get("reads") == "context",
+                not passes and capability.output_schema is None,
+            )
             for capability in agent.capabilities
         }
         current = {capability.name: _tool(capability) for capability in agent.capabilities}
         # Those that stayed as they were stay the same object, which the door has looked at already.
         self._all = {name: before[name] if before.get(name) == tool else tool for name, tool in current.items()}
         self._passes = passes
-        self._allowed.clear()
+        self._offered.clear()
         self._answered.clear()
         self._generation += 1
         return before != self._all
@@ -205,15 +227,16 @@ class AgentTools:
 
     async def call(self, name: str, arguments: dict[str, Any], caller: Caller) -> Outcome:
         """One turn of a capability, through all steps."""
-        started = self._env.monotonic()
-        status = "error"
-        capability, operation, tells = self._capabilities.get(name, _UNKNOWN)
+        clock = self._env.monotonic
+        started = clock()
         principal, agent = caller.principal, self.agent
         who = GatewayCaller(principal, self._door, caller.listener, caller.traceparent)
+        capability, operation, label, tells, finished = self._offered.get((name, principal)) or self._offer(
+            name, principal
+        )
+        counted: Number | None = None
         try:
-            if capability is None or not (
-                self._allowed.get((name, principal)) or self._may_call(principal, capability)
-            ):
+            if capability is None:
                 refusal = unknown(agent.id, name[:200])
                 await self._gateway.refuse(who, agent.id, name, refusal)
                 raise refusal
@@ -229,31 +252,32 @@ class AgentTools:
                 meta=describe_client(caller) if tells else {},
             )
             outcome = await self._gateway.start(who, call, (agent, capability))
-            if type(outcome) is Done and not self._passes and capability.output_schema is None:
-                status = "success"
-                return outcome
-            outcome = await self._finish(outcome, who, caller, name)
+            if not finished or type(outcome) is not Done:
+                outcome = await self._finish(outcome, who, caller, name)
             if type(outcome) is not Failed:
-                status = "success"
+                counted = self._answered.get(name) or self._count_answers(name)
             return outcome
         finally:
-            counted = self._answered.get(name) if status == "success" else None
             if counted is None:
-                known = name if capability is not None else "unknown"
-                counted = self._metrics.mcp_tool_invocations.series((known, status))
-                if status == "success":
-                    self._answered[name] = counted
+                counted = self._metrics.mcp_tool_invocations.series((label, "error"))
             counted.inc()
-            seconds = self._env.monotonic() - started
-            MCPPerformanceMonitor.record(operation, seconds, self._metrics, warn_every=WARN_EVERY)
+            MCPPerformanceMonitor.record(operation, clock() - started, self._metrics, warn_every=WARN_EVERY)
 
-    def _may_call(self, principal: Principal, capability: Capability) -> bool:
-        """Ask the rules, which do not change while a gateway runs, and remember what they say."""
-        if len(self._allowed) >= _KNOWN:
-            self._allowed.clear()
-        allowed = self._gateway.may_see(principal, self.agent, capability)
-        self._allowed[capability.name, principal] = allowed
-        return allowed
+    def _offer(self, name: str, principal: Principal) -> _Offered:
+        """Ask the rules, which do not change while a gateway runs, and remember what they allow."""
+        known = self._capabilities.get(name, _UNKNOWN)
+        if known.capability is None:
+            return known
+        if not self._gateway.may_see(principal, self.agent, known.capability):
+            return known._replace(capability=None)
+        if len(self._offered) >= _KNOWN:
+            self._offered.clear()
+        self._offered[name, principal] = known
+        return known
+
+    def _count_answers(self, name: str) -> Number:
+        counted = self._answered[name] = self._metrics.mcp_tool_invocations.series((name, "success"))
+        return counted
 
     async def answer(self, state: str, answers: dict[str, Answer], caller: Caller) -> Outcome:
         who = GatewayCaller(caller.principal, self._door, caller.listener, caller.traceparent)
@@ -273,7 +297,7 @@ class AgentTools:
                     part = _restore_part(part, stored.body)
                 parts.append(part)
             return replace(outcome, parts=tuple(parts))
-        capability = self._capabilities.get(name, _UNKNOWN)[0]
+        capability = self._capabilities.get(name, _UNKNOWN).capability
         if isinstance(outcome, Done) and capability is not None and capability.output_schema is not None:
             return await self._with_data(outcome, caller.principal)
         return outcome

@@ -401,30 +401,33 @@ class FastLane:
             key = self._page_key(request, headers.version, principal)
             page = self._pages.get(key) if key is not None else None
             return None if page is None else Reply(_envelope(request.id, page), headers.session)
-        params, modern = request.params, headers.is_modern
-        meta = params.meta
+        params = request.params
+        name, arguments, meta = params.name or "", params.arguments or {}, params.meta
+        heard: Overheard | None = None
         can: frozenset[str] | None
-        if modern:
+        if modern := headers.is_modern:
             can = parse_features(meta.capabilities) if meta is not None and meta.capabilities else _NOTHING
         else:
-            can = _NOTHING if WHOLE in scope else self._sessions[headers.session].can
-        name = params.name or ""
-        # Legacy clients can be sent log messages in place of progress, which takes a stream.
-        if self._streaming is not None and not modern and self._streaming(name, params.arguments or {}):
-            return None
+            # Legacy clients can be sent log messages in place of progress, which takes a stream.
+            if self._streaming is not None and self._streaming(name, arguments):
+                return None
+            if WHOLE in scope:
+                can = _NOTHING
+            else:
+                can = self._sessions[headers.session].can
+                heard = Overheard() if self._logs else None
         if can is None or not self._is_regular_call(name, headers.session_id, can):
             return None
-        heard = Overheard() if self._logs and not modern and WHOLE not in scope else None
         caller = Caller(
-            principal=principal,
-            listener=heard or ignore_event,
-            era="modern" if modern else "legacy",
-            can_elicit="form" in can,
-            traceparent=None if meta is None or meta.traceparent is UNSET else meta.traceparent,
-            meta=request.others if isinstance(request, _MarkedRequest) else {},
-            can=can,
+            principal,
+            heard or ignore_event,
+            "modern" if modern else "legacy",
+            "form" in can,
+            None if meta is None or meta.traceparent is UNSET else meta.traceparent,
+            request.others if type(request) is _MarkedRequest else {},
+            can,
         )
-        turn = self._toolset.call(name, params.arguments or {}, caller)
+        turn = self._toolset.call(name, arguments, caller)
         try:
             # A modern client that hangs up cancels the call; a legacy one only leaves, and cancels by a notification.
             begun: Outcome | Turn
