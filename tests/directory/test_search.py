@@ -173,24 +173,26 @@ def tidy(index: Index) -> None:
 def test_an_index_that_lived_long_finds_what_a_new_one_finds(seed: int, tidied: bool) -> None:
     chosen = random.Random(seed)
     index, agents = Index(), dict[str, Agent]()
-    for step in range(200):
-        agent = some_agent(chosen.randrange(150), seed + step, 30)
-        if chosen.random() < 0.25:
-            index.remove(agent.id)
-            agents.pop(agent.id, None)
-        else:
-            index.put(agent, documents_of(agent))
-            agents[agent.id] = agent
-        if tidied and step % 7 == 0:
-            tidy(index)
-    fresh = Index(agents)
-    assert len(index) == len(fresh) == sum(max(1, len(agent.capabilities)) for agent in agents.values())
-    for number in range(5):
-        query = " ".join(chosen.choices(WORDS, k=number + 1))
-        found = {(match.agent, match.capability) for match in index.rank(query)}
-        assert found == {(match.agent, match.capability) for match in fresh.rank(query)}
-    tidy(index)
-    assert {match.agent for match in index.rank(WORDS[0])} == {match.agent for match in fresh.rank(WORDS[0])}
+    with pytest.MonkeyPatch.context() as patch:  # so few documents fill as many segments as in a long life
+        patch.setattr("agent3.directory.search._BUFFERED", 16)
+        for step in range(80):
+            agent = some_agent(chosen.randrange(40), seed + step, 4)
+            if chosen.random() < 0.25:
+                index.remove(agent.id)
+                agents.pop(agent.id, None)
+            else:
+                index.put(agent, documents_of(agent))
+                agents[agent.id] = agent
+            if tidied and step % 7 == 0:
+                tidy(index)
+        fresh = Index(agents)
+        assert len(index) == len(fresh) == sum(max(1, len(agent.capabilities)) for agent in agents.values())
+        for number in range(5):
+            query = " ".join(chosen.choices(WORDS, k=number + 1))
+            found = {(match.agent, match.capability) for match in index.rank(query)}
+            assert found == {(match.agent, match.capability) for match in fresh.rank(query)}
+        tidy(index)
+        assert {match.agent for match in index.rank(WORDS[0])} == {match.agent for match in fresh.rank(WORDS[0])}
 
 
 def test_what_is_removed_while_segments_are_merged_stays_removed() -> None:
