@@ -127,7 +127,7 @@ def run(legs: Sequence[Leg], url: str | None, places: Mapping[str, Place], limit
     for judged in dict.fromkeys(leg.judges for leg in legs):
         some, known = [leg for leg in legs if leg.judges == judged], KNOWN.get(judged, {})
         if judged == "client":
-            reports += [_run(leg, _led(leg), known, limit) for leg in some]
+            reports += [_run(leg, _led(leg, limit), known, limit) for leg in some]
         else:
             with _given(url) if url is not None else places[judged]() as here:
                 reports += [judge(leg, here, known, limit) for leg in some]
@@ -140,17 +140,18 @@ def _given(url: str) -> Iterator[str]:
     yield url
 
 
-def _led(leg: Leg) -> list[tuple[str, ...]]:
+def _led(leg: Leg, limit: float) -> list[tuple[str, ...]]:
     """What starts our client, scenario by scenario: the kit's own suite starts all at once, and some look at the clock.
 
-    The kit lists each as ``- name [versions]``.
+    The kit lists each as ``- name [versions]``. By itself it would end a client after 30 s, however busy the machine.
     """
     listed = subprocess.run([*leg.kit.command(), "list", "--client"], capture_output=True, text=True, check=True).stdout
     version = leg.arguments[-1] if leg.arguments else ""
     names = [
         name for name, versions in re.findall(r"^ +- (\S+) \[(.*)\]$", listed, re.MULTILINE) if version in versions
     ]
-    return [("client", "--command", CLIENT, "--scenario", name) for name in names]
+    patience = ("--timeout", f"{limit * 1000:.0f}")
+    return [("client", "--command", CLIENT, *patience, "--scenario", name) for name in names]
 
 
 def judge(leg: Leg, url: str, known: Known | None = None, limit: float = PATIENCE) -> Report:

@@ -12,7 +12,7 @@ import pytest
 from conformance import mcp_client
 from conformance.__main__ import main
 from conformance.kits import Npm
-from conformance.mcp_suite import KNOWN, LEGS, Leg, _read, judge
+from conformance.mcp_suite import KNOWN, LEGS, Leg, _led, _read, judge
 
 PAGE = Path(__file__).parents[1] / "docs" / "reference" / "conformance.md"
 LEG = Leg("any", Npm("@scope/kit", "1.0.0", "index.js"))
@@ -103,6 +103,15 @@ def test_every_known_case_stands_in_the_docs_with_its_reason() -> None:
 def test_our_client_is_led_through_scenarios_that_it_knows(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("MCP_CONFORMANCE_SCENARIO", "nonsense")
     assert mcp_client.main() == 2
+
+
+def test_the_limit_of_a_leg_is_also_that_of_each_client_that_the_kit_starts() -> None:
+    class Listing(Npm):
+        def command(self) -> list[str]:
+            return ["echo", "  - old [2025-11-25, 2026-07-28]\n  - new [2026-07-28]\n"]
+
+    (led,) = _led(Leg("any", Listing("kit", "1", "index.js"), ("--spec-version", "2025-11-25")), 3600)
+    assert led[-4:] == ("--timeout", "3600000", "--scenario", "old")
 
 
 def test_a_kit_that_ends_badly_without_a_failure_is_told_with_its_words() -> None:
