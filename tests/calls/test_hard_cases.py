@@ -19,7 +19,6 @@ from agent3.model import (
     Done,
     Event,
     Failed,
-    Handler,
     Needs,
     Outcome,
     Part,
@@ -147,11 +146,11 @@ async def nothing(_: Call) -> Outcome:
 @pytest.mark.parametrize(
     "handler",
     [
-        Folded([OnlyHearsOfFailures(), Raises()], nothing).run,
-        Folded([OnlyHearsOfFailures()], Folded([Raises()], nothing).run).run,
+        Folded([OnlyHearsOfFailures(), Raises()], nothing),
+        Folded([OnlyHearsOfFailures()], Folded([Raises()], nothing)),
     ],
     ids=["folded", "nested"],
 )
-def test_a_stage_without_an_entrance_hears_of_what_fails_behind_it(handler: Handler) -> None:
+def test_a_stage_without_an_entrance_hears_of_what_fails_behind_it(handler: Folded) -> None:
     call = Call(id="1", principal=LOCAL, agent="a", capability="c")
     assert asyncio.run(handler(call)) == Failed("internal", "caught")

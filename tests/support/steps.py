@@ -49,7 +49,7 @@ def alone(kind: type[Step], given: Mapping[str, Any] | None = None, **more: Any)
             if stage is not step:
                 stage.inner = inner
             wrap = getattr(stage, "around", None)
-            return (Folded([stage], inner).run if wrap is None else wrap(inner))(call)
+            return (Folded([stage], inner) if wrap is None else wrap(inner))(call)
 
         return handler
 

@@ -29,7 +29,6 @@ share a frame. ``Chain.nest`` makes the same handler the long way, with every st
 from __future__ import annotations
 
 from collections.abc import Awaitable, Callable, Coroutine, Generator, Sequence
-from functools import lru_cache
 from types import CoroutineType, coroutine
 from typing import Any, cast
 
@@ -148,7 +147,7 @@ class Chain:
             if stage is not step:
                 stage.inner = handler
             around = _around(stage)
-            handler = Folded([stage], handler).run if around is None else around(handler)
+            handler = Folded([stage], handler) if around is None else around(handler)
         return handler
 
     async def record(self, call: Call, outcome: Outcome) -> Outcome:
@@ -247,7 +246,8 @@ def _around(stage: Stage) -> Callable[[Handler], Handler] | None:
 
 
 def _fold(stages: Sequence[Stage], inner: Handler) -> Handler:
-    return Folded(stages, inner).run if stages else inner
+    # The bound method: calling an object takes twice the way to it.
+    return Folded(stages, inner).__call__ if stages else inner
 
 
 class Folded:
@@ -256,50 +256,97 @@ class Folded:
     It does in one frame what nested frames with try, except and finally would do. A stage is asked only where it has
     something to say: timers start and stop only when the call has to wait for something, which most calls to functions
     never do, and what deals with failures does not see a call that is Done.
-
-    ``run`` is the handler, written out for these stages: which methods there are is known here, and a loop that finds
-    out anew with each call would cost as much as what they do. What goes another way than most is left to ``_leave``.
     """
 
     def __init__(self, stages: Sequence[Stage], inner: Handler):
-        numbered = tuple(enumerate(stages, 1))
+        self._inner = inner
         self._all_entered = len(stages) + 1
+        numbered = tuple(enumerate(stages, 1))
+        self._enters = tuple(stage.enter for stage in stages if _has(stage, "enter"))
         self._exits = tuple(_Exit(number, stage) for number, stage in reversed(numbered))
         self._waits = tuple((number, stage.wait) for number, stage in numbered if _has(stage, "wait"))
-        enters = tuple(number for number, stage in numbered if _has(stage, "enter"))
         # The usual way out: Done without ever having waited; and mostly no stage has changed the call.
-        leaves = tuple(
-            (number, stage.for_changes)
-            for number, stage in reversed(numbered)
+        usual = [
+            stage
+            for stage in reversed(stages)
             if _has(stage, "leave") and not stage.for_failures and not stage.for_waits
-        )
-        names: dict[str, Any] = {f"enter_{number}": stage.enter for number, stage in numbered}
-        names |= {f"leave_{number}": stage.leave for number, stage in numbered}
-        write_out = _write_out(enters, leaves, self._all_entered, bool(self._waits))
-        self.run: Handler = write_out(
-            inner, self._wait_for, self._start_timers, self._leave, *(names[name] for name in _names(enters, leaves))
-        )
+        ]
+        self._leaves_changed = tuple(stage.leave for stage in usual)
+        self._leaves = tuple(stage.leave for stage in usual if not stage.for_changes)
+        # Of which stage a method is, for the calls that do not go the usual way.
+        self._numbers = {method: number for number, stage in numbered for method in (stage.enter, stage.leave)}
 
-    async def _leave(
-        self,
-        call: Call,
-        below: int,
-        waited: bool,
-        replaced: list[tuple[int, Call]] | None,
-        result: Any,
-        error: BaseException | None,
-    ) -> Outcome:
-        """Leave the stages of a lower number than ``below`` with a result or an error."""
-        for number, leave, fail, for_failures, for_waits in self._exits:
+    async def __call__(self, call: Call) -> Outcome:
+        below = 0
+        """The stages of a lower number are entered; 0 as long as that is not known."""
+        waited = False
+        replaced: list[tuple[int, Call]] | None = None
+        """The calls that stages were given, where they gave on another one."""
+        error: BaseException | None = None
+        enter: Any = None
+        leave: Any = None
+        result: Any
+        try:
+            for enter in self._enters:
+                got: Any = enter(call)
+                if got is not call:
+                    if type(got) is not Call and type(got) not in OUTCOMES:
+                        waited = self._start_timers(call, self._numbers[enter])
+                        got = await got
+                    if type(got) is not Call:
+                        result = got
+                        break
+                    replaced = [*(replaced or ()), (self._numbers[enter], call)]
+                    call = got
+            else:
+                below = self._all_entered
+                running = self._inner(call)
+                if self._waits and type(running) is CoroutineType:
+                    try:
+                        pending = running.send(None)
+                    except StopIteration as done:  # as most do that call a function
+                        result = done.value
+                    else:
+                        waited = True
+                        result = await self._wait_for(running, pending, call)
+                else:
+                    if self._waits:
+                        waited = self._start_timers(call, below)
+                    result = await running
+        except BaseException as raised:  # noqa: BLE001 - the stages that were entered decide what becomes of it
+            error, waited = raised, True
+        if not below:
+            # A stage that ended the call, or whose ``enter`` raised, is not entered; those before it are.
+            below = self._numbers[enter]
+        elif not waited and type(result) is Done:
+            try:
+                for leave in self._leaves if replaced is None else self._leaves_changed:
+                    while replaced and self._numbers[leave] <= replaced[-1][0]:
+                        call = replaced.pop()[1]
+                    left = leave(call, result)
+                    if left is not result:
+                        result = left
+                        if type(left) is not Done:
+                            break
+                else:
+                    answer: Outcome = result
+                    return answer
+                below = self._numbers[leave]
+                if type(result) not in OUTCOMES:
+                    waited = self._start_timers(call, below)
+                    result = await result
+            except BaseException as raised:  # noqa: BLE001 - likewise
+                error, waited, below = raised, True, self._numbers[leave]
+        for number, leave_or_none, fail, for_failures, for_waits in self._exits:
             if number >= below or (for_waits and not waited):
                 continue
             while replaced and number <= replaced[-1][0]:
                 call = replaced.pop()[1]
             try:
                 if error is None:
-                    if leave is None or (for_failures and type(result) is Done):
+                    if leave_or_none is None or (for_failures and type(result) is Done):
                         continue
-                    result = leave(call, result)
+                    result = leave_or_none(call, result)
                 elif fail is None:
                     continue
                 else:
@@ -311,13 +358,13 @@ class Folded:
                 if type(result) not in OUTCOMES:
                     waited = self._start_timers(call, number)
                     result = await result
-            except BaseException as raised:  # noqa: BLE001 - the stages further out decide what becomes of it
+            except BaseException as raised:  # noqa: BLE001 - likewise
                 error, waited = raised, True
         if error is not None:
             try:
                 raise error
             finally:
-                error = result = None  # the exception holds this frame, and this frame must not hold the exception
+                error = None  # the exception holds this frame, and this frame must not hold the exception
         return cast("Outcome", result)
 
     @coroutine
@@ -338,112 +385,6 @@ class Folded:
             if number < before:
                 wait(call)
         return True
-
-
-_BEGIN = """
-def write_out({names}):
-    async def run(call):
-        waited = False
-        # The calls that stages were given, by the number of each, where they gave on another one.
-        replaced = result = error = None
-        try:
-            while True:
-"""
-_ENTER = """
-                # A stage that ends the call, or whose ``enter`` raises, is not entered; those of lower numbers are.
-                below = {number}
-                got = enter_{number}(call)
-                if got is not call:
-                    if type(got) is not Call and type(got) not in OUTCOMES:
-                        waited = start_timers(call, {number})
-                        got = await got
-                    if type(got) is not Call:
-                        result = got
-                        break
-                    replaced = [*(replaced or ()), ({number}, call)]
-                    call = got
-"""
-_RUN = """
-                below = {below}
-                result = await inner(call)
-                break
-"""
-_RUN_TIMED = """
-                below = {below}
-                running = inner(call)
-                if type(running) is CoroutineType:
-                    try:
-                        pending = running.send(None)
-                    except StopIteration as done:  # as most do that call a function
-                        result = done.value
-                    else:
-                        waited = True
-                        result = await wait_for(running, pending, call)
-                else:
-                    waited = start_timers(call, {below})
-                    result = await running
-                break
-"""
-_ENTERED = """
-        except BaseException as raised:
-            error, waited = raised, True
-        if below == {below} and not waited and type(result) is Done:
-            try:
-                while True:
-                    if replaced is None:
-"""
-_CHANGED = """
-                    else:
-"""
-_RESTORE = """
-                        while replaced and {number} <= replaced[-1][0]:
-                            call = replaced.pop()[1]
-"""
-_LEAVE = """
-                        below = {number}
-                        left = leave_{number}(call, result)
-                        if left is not result:
-                            result = left
-                            if type(left) is not Done:
-                                break
-"""
-_RETURN = """
-                        return result
-"""
-_END = """
-                if type(result) not in OUTCOMES:
-                    waited = start_timers(call, below)
-                    result = await result
-            except BaseException as raised:
-                error, waited = raised, True
-        try:
-            return await leave(call, below, waited, replaced, result, error)
-        finally:
-            error = None  # it holds this frame
-    return run
-"""
-
-
-def _names(enters: Sequence[int], leaves: Sequence[tuple[int, bool]]) -> list[str]:
-    """What the methods of the stages are called where they are written out."""
-    return [f"enter_{number}" for number in enters] + [f"leave_{number}" for number, _ in leaves]
-
-
-@lru_cache(maxsize=1_000)
-def _write_out(
-    enters: Sequence[int], leaves: Sequence[tuple[int, bool]], below: int, timed: bool
-) -> Callable[..., Handler]:
-    """What makes the handler of stages with these numbers; of those to be left, whether only changes concern them."""
-    names = ", ".join(["inner", "wait_for", "start_timers", "leave", *_names(enters, leaves)])
-    text = [_BEGIN.format(names=names), *(_ENTER.format(number=number) for number in enters)]
-    text += [(_RUN_TIMED if timed else _RUN).format(below=below), _ENTERED.format(below=below)]
-    text += [_LEAVE.format(number=number) for number, for_changes in leaves if not for_changes]
-    text += [_RETURN, _CHANGED]
-    text += [(_RESTORE + _LEAVE).format(number=number) for number, _ in leaves]
-    text += [_RETURN, _END]
-    known: dict[str, Any] = {"Call": Call, "CoroutineType": CoroutineType, "Done": Done, "OUTCOMES": OUTCOMES}
-    exec(compile("".join(text), "<folded steps>", "exec"), known)  # noqa: S102 - of the texts above and numbers alone
-    return cast("Callable[..., Handler]", known["write_out"])
 
 
 class _Exit(tuple[int, Any, Any, bool, bool]):
