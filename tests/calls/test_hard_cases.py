@@ -153,4 +153,8 @@ async def nothing(_: Call) -> Outcome:
 )
 def test_a_stage_without_an_entrance_hears_of_what_fails_behind_it(handler: Folded) -> None:
     call = Call(id="1", principal=LOCAL, agent="a", capability="c")
-    assert asyncio.run(handler(call)) == Failed("internal", "caught")
+
+    async def story() -> Outcome:
+        return await handler(call)
+
+    assert asyncio.run(story()) == Failed("internal", "caught")

@@ -37,6 +37,7 @@ from agent3.model import (
 from agent3.observe.metrics import Metrics
 from agent3.protocols.mcp.client.connector import MCPConnector
 from agent3.protocols.mcp.client.processes import Command
+from agent3.protocols.mcp.client.upstream import Upstream
 from tests.support.mcp_upstream import Site, command, eventually, notes, served
 from tests.support.movable_loop import advance, run_movable
 
@@ -435,7 +436,9 @@ def test_a_wish_for_authorization_is_a_question_with_an_address(tmp_path: Path) 
         run(story(where))
 
 
-def test_a_task_is_followed_asked_and_cancelled(tmp_path: Path) -> None:
+def test_a_task_is_followed_asked_and_cancelled_also_while_it_is_looked_at(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     async def story(where: str, way: str, file: Path) -> None:
         async with talking(where, way) as talk:
             first = await talk.call("task")
@@ -457,6 +460,23 @@ def test_a_task_is_followed_asked_and_cancelled(tmp_path: Path) -> None:
             assert isinstance(gone, Failed)
             assert gone.code == "canceled"
             assert "cancelled t2" in notes(file)
+
+            asked, honest = asyncio.Event(), Upstream.request
+
+            async def request(self: Upstream, method: str, *given: Any, **more: Any) -> dict[str, Any]:
+                if method == "tasks/get":
+                    asked.set()
+                    await asyncio.Event().wait()
+                return await honest(self, method, *given, **more)
+
+            third = await talk.call("task", {"endless": True})
+            assert isinstance(third, Working)
+            with monkeypatch.context() as patched:
+                patched.setattr(Upstream, "request", request)
+                looking = asyncio.ensure_future(talk.call("task", entry="attach", state=third.state))
+                await asked.wait()
+                looking.cancel()
+                await eventually(lambda: "cancelled t3" in notes(file))
 
     for way in ("http-modern", "stdio-modern"):
         with address(way, tmp_path) as (where, file):

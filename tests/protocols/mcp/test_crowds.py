@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import hashlib
 import json
+import threading
 from contextlib import AsyncExitStack
 from pathlib import Path
 from typing import Any
@@ -88,8 +89,19 @@ def test_fifty_clients_think_and_the_next_one_is_served_at_once(tmp_path: Path) 
 def test_the_question_of_a_legacy_client_is_given_up_only_if_it_does_not_come_back(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, comes_back: bool
 ) -> None:
-    monkeypatch.setattr(fast_lane, "GONE_AFTER", 1.0)
-    file = tmp_path / "notes"
+    file, sleep = tmp_path / "notes", asyncio.sleep
+    decided, looks = threading.Event(), list[float]()
+
+    async def pause(seconds: float, result: Any = None) -> Any:
+        """The gateway looks whether the client is there again and again, once that has come back or never will."""
+        if seconds == fast_lane.GONE_AFTER / 2:
+            while not decided.is_set():
+                await sleep(0.01)
+            looks.append(seconds)
+            seconds = 0.01
+        return await sleep(seconds, result)
+
+    monkeypatch.setattr(asyncio, "sleep", pause)
 
     async def story(url: str) -> None:
         async with aiohttp.ClientSession() as http:
@@ -100,10 +112,12 @@ def test_the_question_of_a_legacy_client_is_given_up_only_if_it_does_not_come_ba
                 response.close()
             assert asked["method"] == "elicitation/create"
             if not comes_back:
+                decided.set()
                 await eventually(lambda: "aside cancel" in notes(file))
                 return
             async with http.get(url, headers={**headers, "Last-Event-ID": last}) as response:
-                await asyncio.sleep(3.0)  # it thinks for longer than one that is gone is waited for
+                decided.set()
+                await eventually(lambda: len(looks) > 4)  # it thinks for longer than one that is gone is waited for
                 answer = {"action": "accept", "content": {"size": "large"}}
                 said = {"jsonrpc": "2.0", "id": asked["id"], "result": answer}
                 async with http.post(url, json=said, headers=headers) as taken:

@@ -12,7 +12,7 @@ import hashlib
 import itertools
 import re
 from collections import Counter
-from collections.abc import Callable, Collection, Mapping, Sequence
+from collections.abc import Awaitable, Callable, Collection, Mapping, Sequence
 from functools import partial
 from typing import Any, ClassVar, TypeVar
 
@@ -54,7 +54,7 @@ from agent3.protocols.mcp.client.answers import (
     task_to_outcome,
     unwrap_result,
 )
-from agent3.protocols.mcp.client.channels import FOREVER, OnNotification, PendingRequest, ServerError
+from agent3.protocols.mcp.client.channels import FOREVER, OnNotification, PendingRequest, ServerError, spawn
 from agent3.protocols.mcp.client.processes import PREFIX
 from agent3.protocols.mcp.client.upstream import FIRST_START, Era, OnChange, OnWait, Session, Upstream, Upstreams
 from agent3.protocols.mcp.meta_keys import PASSED, TASKS
@@ -142,6 +142,7 @@ class MCPConnector:
         self._listeners: dict[str, list[OnNews]] = {}
         self._asked: Counter[str] = Counter()
         """Addresses, as they are stored, that are being asked what they can do."""
+        self._cancelling: set[asyncio.Task[None]] = set()
         self._param_headers: dict[tuple[str, str | None], tuple[Any, dict[tuple[str, ...], str]]] = {}
 
     async def describe(
@@ -366,7 +367,10 @@ class MCPConnector:
         return (await upstream.session_for(self._make_pending(call), era)).era == "legacy"
 
     async def _continue_task(self, call: Call, upstream: Upstream, task: str) -> Outcome:
-        """The next step of a task that runs at the server."""
+        """The next step of a task of the server. Cancelling it cancels the task; running out of time does not.
+
+        Nobody but the server works on it: a request that is given up would leave it as it is.
+        """
 
         async def request(method: str, **more: Any) -> dict[str, Any]:
             return await upstream.request(
@@ -377,6 +381,22 @@ class MCPConnector:
                 era=call.state.get("era", "modern"),
             )
 
+        async def cancel_quietly() -> None:
+            try:
+                await request("tasks/cancel")
+            except (ServerError, Agent3Error) as error:
+                log.info("%s: a task whose caller left could not be cancelled: %s", place_of(upstream.address), error)
+
+        try:
+            return await self._take_step(call, request)
+        except asyncio.CancelledError:
+            expires = call.live.expires
+            in_time = expires is None or self._env.monotonic() < expires
+            if call.entry != "cancel" and in_time and not call.live.handed_on:
+                spawn(self._cancelling, cancel_quietly())
+            raise
+
+    async def _take_step(self, call: Call, request: Callable[..., Awaitable[dict[str, Any]]]) -> Outcome:
         if call.entry == "cancel":
             await request("tasks/cancel")
             return Failed("canceled", "The task was cancelled.")
@@ -530,6 +550,9 @@ class MCPConnector:
         await self.upstreams.close({one for one in opened if self._stored.get(one, one) in closed})
 
     async def aclose(self) -> None:
+        for cancelling in list(self._cancelling):
+            cancelling.cancel()
+        await asyncio.gather(*self._cancelling, return_exceptions=True)
         await self.upstreams.aclose()
 
     def _upstream(self, route: Route, secret: Secret | None) -> Upstream:
