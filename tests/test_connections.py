@@ -166,12 +166,20 @@ def test_one_address_has_a_share_and_this_machine_has_none(monkeypatch: pytest.M
     for is_own, kept in ((True, 8), (False, 2)):
         monkeypatch.setattr(connections, "_is_own", lambda address, is_own=is_own: is_own)
         counted: Counter[str] = Counter()
-        pool = Pool(MOST, 2, count=partial(increase, counted))
+        refused = threading.Semaphore(0)
+
+        def count(what: str, counted: Counter[str] = counted, refused: threading.Semaphore = refused) -> None:
+            counted[what] += 1
+            refused.release()
+
+        pool = Pool(MOST, 2, count=count)
         HELD.clear()
         with served(guard_class(60.0, pool)) as port, ExitStack() as stack:
             answers = [connect(stack, port, request("/hold")) for _ in range(8)]
             for _ in range(kept):
                 assert STARTED.acquire(timeout=240)
+            for _ in range(8 - kept):  # before the others are answered and make room
+                assert refused.acquire(timeout=240)
             HELD.set()
             told = [read(one).partition(b"\r\n")[0] for one in answers]
         assert told.count(b"HTTP/1.1 200 OK") == kept

@@ -348,13 +348,16 @@ class Healer:
         What is found and may not be taken is looked at once more only: the page is there, and a person must decide.
         """
         for words in self._as_filled(record).values:
-            if not await shows(page, words):
-                # What was asked for is not there: that is an answer, and nothing else is looked for in its place.
-                selector = self._as_filled(record).selector
+            # What was asked for is not there: that is an answer, and nothing else is looked for in its place.
+            while not await shows(page, words):
+                if (ms_left := (end - time.monotonic()) * 1000) <= 1.0:
+                    selector = self._as_filled(record).selector
+                    raise ElementMissing(f"{words!r} was not found on the page", data={"selector": selector})
                 try:
-                    await own.wait_for(state="attached", timeout=max((end - time.monotonic()) * 1000, 1.0))
-                except playwright().TimeoutError:
-                    raise ElementMissing(f"{words!r} was not found on the page", data={"selector": selector}) from None
+                    await own.wait_for(state="attached", timeout=min(_ROUND_MS, ms_left))
+                    break
+                except playwright().TimeoutError:  # look again: the page may have come meanwhile
+                    continue
         another: _AnotherNow | None = None
         for round_ in count():
             search = await self._search(page, record)
