@@ -8,7 +8,6 @@ import threading
 from collections import Counter
 from collections.abc import Iterator
 from contextlib import ExitStack, contextmanager
-from functools import partial
 from types import SimpleNamespace
 from typing import Any
 
