@@ -9,6 +9,7 @@ import pytest
 
 from agent3.errors import ValidationError
 from agent3.protocols.nlweb.driver import patience
+from agent3.protocols.nlweb.driver.fields import is_same_amount
 from agent3.protocols.nlweb.driver.pressing import Operator
 from tests.support.sites import Site
 
@@ -536,6 +537,35 @@ def test_what_a_page_sets_back_is_not_done(run: Any, monkeypatch: pytest.MonkeyP
     page = """<label><input type=checkbox onchange="setTimeout(() => { this.checked = false }, 300)">Dark</label>"""
     done, _ = run(page, "turn on Dark")
     assert not done.complete
+
+
+def test_a_deed_that_we_have_no_word_for_is_done_where_something_else_than_words_shows_it(
+    run: Any, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(patience, "REGRET_SECONDS", 0.3)
+    monkeypatch.setattr(patience, "SAVING_SECONDS", 0.5)
+    page = """<p id=now>Draft</p><button onclick="s.textContent = 'Two lines have no paper'">Hand in</button>
+<button onclick="if (confirm('For good?')) now.textContent = 'Accounts has a word with you'">Hand over</button>
+<button onclick="now.textContent = 'With accounts'">Hand up</button><p id=s role=status></p>
+<div role=combobox aria-label=Town aria-expanded=false tabindex=0 onclick="o.hidden = false">Pick</div>
+<div role=listbox id=o hidden><div role=option onclick="const box = document.querySelector('[role=combobox]');
+box.textContent = 'Ceuta'; o.hidden = true; setTimeout(() => { box.textContent = 'Pick' }, 150)">Ceuta</div></div>"""
+    for sentence, complete in (
+        ("click Hand in", False),
+        ("click Hand over", False),
+        ("click Hand up", True),
+        ("choose Ceuta in Town", False),
+    ):
+        assert run(page, sentence, confirm=lambda what: None)[0].complete is complete, sentence
+
+
+@pytest.mark.parametrize(
+    ("shown", "written", "same"),
+    [("1.500,00", "1500", True), ("€1,500", "1500", True), ("7,50", "7.5", True), ("-5", "5", False),
+     ("1.500", "1.5", False), ("15.00", "1500", False), ("1.5", "1.500", False)],
+)  # fmt: skip
+def test_an_amount_may_be_shown_by_another_custom(shown: str, written: str, same: bool) -> None:
+    assert is_same_amount(shown, written) is same
 
 
 def test_done_is_said_only_where_the_page_shows_it(run: Any, monkeypatch: pytest.MonkeyPatch) -> None:

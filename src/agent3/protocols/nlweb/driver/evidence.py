@@ -27,6 +27,7 @@ __all__ = [
     "find_refusal",
     "find_refusing",
     "leads_on",
+    "may_act",
     "must_report",
     "new_lines",
     "reports",
@@ -43,7 +44,8 @@ class Sight:
 
     ``messages`` are new lines that stand as messages of the page, ``entries`` those that stand in a row, a
     list, a heading and the like. Where the page has taken something back, only what still stands there is
-    ``lasting``. ``name`` is what the pressed element is called now, None where it is no more to be seen.
+    ``lasting``. ``name`` is what the pressed element is called now, None where it is no more to be seen. ``confirmed``
+    tells of a deed: the browser was made to ask whether it shall be done.
     """
 
     before: Frames
@@ -53,6 +55,7 @@ class Sight:
     entries: Sequence[str]
     name: str | None
     same_row: bool
+    confirmed: bool
 
 
 def must_report(control: Control) -> bool:
@@ -64,6 +67,12 @@ def must_report(control: Control) -> bool:
     first = words_in(control.name)[:1]
     does = any(line & {word} for word in first for line in DOING if word not in VIEWING)
     return control.sends or control.toggles or does or has_consequences(control.name)
+
+
+def may_act(control: Control) -> bool:
+    """Whether a press may do something, although its name is none of a deed that we know ("Hand in", "Apuntarme")."""
+    first = words_in(control.name)[:1]
+    return control.role in ("button", "menuitem") and not control.opens and not any(word in VIEWING for word in first)
 
 
 def leads_on(control: Control) -> bool:
@@ -88,6 +97,9 @@ def weigh(act: Act, sight: Sight) -> Doubt | None:
         return Doubt("says", sight.messages[0]) if sight.messages else Doubt("unshown", act.control.name)
     if any(reports(line, act) for line in (*sight.lasting, *sight.entries)):
         return None
+    if not (must_report(act.control) or leads_on(act.control) or sight.confirmed):
+        # What it does is not known: something else than words is enough.
+        return Doubt("says", sight.lasting[0]) if sight.lasting and _says_only(sight) else None
     if sight.name is not None and fold(sight.name) != fold(act.control.name) and not _SHORT.search(sight.name):
         return None  # "Follow" is "Following" now
     if _state(sight.before) != _state(sight.after):
@@ -95,7 +107,7 @@ def weigh(act: Act, sight: Sight) -> Doubt | None:
     if not sight.messages and _state(sight.before, fields=True) != _state(sight.after, fields=True):
         return None  # the form is empty again
     known = {_plain(line) for frame in sight.before for line in frame}
-    if sight.entries or any(_plain(line) in known for line in sight.messages):
+    if sight.entries or any(_plain(line) in known for line in sight.lasting):
         return None  # a new row, another number
     there = {line for frame in sight.after for line in frame}
     gone = [line for frame in sight.before for line in frame if line not in there and not line.startswith("\0")]
@@ -106,6 +118,14 @@ def weigh(act: Act, sight: Sight) -> Doubt | None:
     order = [[line for line in frame if not line.startswith("\0")] for frame in sight.after]
     earlier = [[line for line in frame if not line.startswith("\0")] for frame in sight.before]
     return None if order != earlier and not gone else Doubt("unshown", act.control.name)
+
+
+def _says_only(sight: Sight) -> bool:
+    """Whether all that a page shows now and did not before is what it says."""
+    shown = {line for frame in sight.after for line in frame if not line.startswith("\0")}
+    known = {line for frame in sight.before for line in frame if not line.startswith("\0")}
+    same = _state(sight.before, fields=True) == _state(sight.after, fields=True)
+    return same and known <= shown and shown - known <= {*sight.messages}
 
 
 def find_hedged(lines: Sequence[str], pressed: str) -> list[str]:

@@ -24,7 +24,7 @@ from agent3.sentences.spans import MONTHS
 if TYPE_CHECKING:
     from playwright.async_api import ElementHandle, JSHandle, Page
 
-__all__ = ["CHECKED", "CHOSEN", "SELECTED", "TEXT", "Confirm", "Fields", "letters", "tell"]
+__all__ = ["CHECKED", "CHOSEN", "SELECTED", "TELLS", "TEXT", "Confirm", "Fields", "is_same_amount", "letters", "tell"]
 
 Confirm = Callable[[str], None]
 """Is told, in words, of a press that has consequences before it is done, and may raise."""
@@ -110,7 +110,7 @@ class Fields:
         shown: str = await element.evaluate("node => node.value ?? node.innerText")
         if suggests and not shown.strip():  # what was chosen stands beside the field
             return bool(await element.evaluate(_CHIPS, act.values[0]) > chips)
-        return letters(shown) == letters(act.values[0])
+        return letters(shown) == letters(act.values[0]) or is_same_amount(shown, act.values[0])
 
     async def _edit_cell(self, act: Act, element: ElementHandle) -> bool | Doubt:
         """A cell that becomes a field when it is pressed twice."""
@@ -291,7 +291,7 @@ class Fields:
             if await option.evaluate(CHOSEN, act.values[0]):
                 return True
         element = await self._renew(act.control, element)
-        return bool(await element.evaluate(_TELLS, act.values[0]))
+        return bool(await element.evaluate(TELLS, act.values[0]))
 
     async def _check(self, act: Act, element: ElementHandle) -> bool:
         wanted = act.kind == "check"
@@ -333,6 +333,20 @@ def _shows_day(text: str, day: date) -> bool:
     said = [word.lstrip("0") for word in re.findall(r"\d+|[^\W\d_]+", fold(text))]
     month = _find_month(f"{text} {day.year}") if str(day.year) not in said else _find_month(text)
     return str(day.day) in said and (month == (day.year, day.month) or str(day.month) in said)
+
+
+def is_same_amount(shown: str, written: str) -> bool:
+    """Whether a field shows a number as written by another custom: 1500 as "1.500,00"."""
+    if not re.fullmatch(r"\d+(?:[.,]\d\d?)?", written):
+        return False  # "1.500" may be one and a half
+    whole, _, part = written.replace(",", ".").partition(".")
+    found = re.fullmatch(
+        r"[^\d\-\u2212]*(\d{1,3}(?:([.,\u2019' \u00a0])\d{3}(?:\2\d{3})*)?|\d+)(?:[.,](\d\d?))?\D*", shown
+    )
+    if found is None:
+        return False
+    digits = re.sub(r"\D", "", found[1])
+    return digits.lstrip("0") == whole.lstrip("0") and (found[3] or "").rstrip("0") == part.rstrip("0")
 
 
 def letters(text: str) -> str:
@@ -458,7 +472,7 @@ _CHIPS = r"""
   ).length;
 }
 """
-_TELLS = r"""
+TELLS = r"""
 (node, name) => {
   const plain = text => String(text ?? "").replace(/\s+/g, " ").trim().toLowerCase();
   return [node.value, node.innerText].some(text => plain(text).includes(plain(name)));

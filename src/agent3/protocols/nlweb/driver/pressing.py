@@ -22,11 +22,12 @@ from agent3.protocols.nlweb.driver.evidence import (
     find_refusal,
     find_refusing,
     leads_on,
+    may_act,
     must_report,
     new_lines,
     weigh,
 )
-from agent3.protocols.nlweb.driver.fields import CHECKED, CHOSEN, SELECTED, TEXT, Confirm, Fields, letters, tell
+from agent3.protocols.nlweb.driver.fields import CHECKED, CHOSEN, SELECTED, TELLS, TEXT, Confirm, Fields, letters, tell
 from agent3.protocols.nlweb.driver.namesakes import (
     find_back,
     find_more,
@@ -70,6 +71,7 @@ class Operator(Fields):
         self._verdict: bool | Doubt = True
         """What the page shows of the last press, where it only seems to ask."""
         self._alerts: list[str] = []
+        self._agreed = False
         self.here = False
         """Whether only the rows that the page shows now are meant."""
         self._alone: list[Clause] = []
@@ -82,6 +84,7 @@ class Operator(Fields):
         self._wrong: list[str] = []
         """What the page was before the fields that were filled last, and which of them it had marked as wrong."""
         self._texts: dict[int, str] = {}
+        self._told: set[int] = set()
         self._written: list[tuple[Act, ElementHandle]] = []
         self._first: Frames | None = None
         """What the page was before the press that it asks about."""
@@ -99,6 +102,7 @@ class Operator(Fields):
 
     async def _answer(self, dialog: Dialog) -> None:
         accept = dialog.type != "prompt"
+        self._agreed = self._agreed or dialog.type == "confirm"
         if dialog.type in ("alert", "prompt"):
             self._alerts.append(" ".join(dialog.message[:300].split()))
         if dialog.type == "confirm" and self._confirm is not None and says_more(self._confirmed, dialog.message):
@@ -228,11 +232,18 @@ class Operator(Fields):
                     kept = await element.evaluate(CHECKED) is (act.kind == "check")
                 elif act.kind == "choose":
                     kept = await element.evaluate(SELECTED, act.values)
+                    kept = kept and (id(act) not in self._told or await self._tells(act, element))
                 else:
                     kept = await self._still_has(act, element)
                 if not kept:
                     return False
         return True
+
+    async def _tells(self, act: Act, element: ElementHandle) -> bool:
+        """Whether a list that is drawn shows by its text what was chosen."""
+        with suppress(playwright().Error):
+            return bool(await (await self._renew(act.control, element)).evaluate(TELLS, act.values[0]))
+        return False
 
     async def _still_has(self, act: Act, element: ElementHandle) -> bool:
         """Whether a field has what was written, or what the page has made of that at once."""
@@ -396,7 +407,10 @@ class Operator(Fields):
                 return shows
             case "choose":
                 self._confirm_at_once(act, act.values)
-                return await self._choose(act, element)
+                shows = await self._choose(act, element)
+                if act.control.is_drawn and await self._tells(act, element):
+                    self._told.add(id(act))
+                return shows
             case "check" | "clear":
                 self._confirm_at_once(act, [act.control.name] if act.kind == "check" else [])
                 return await self._check(act, element)
@@ -439,7 +453,8 @@ class Operator(Fields):
             else:
                 self._confirm(self._confirmed)
         try:
-            careful = serious or ((must_report(act.control) or leads_on(act.control)) and not following)
+            acts = must_report(act.control) or leads_on(act.control) or may_act(act.control)
+            careful = serious or (acts and not following)
             shows = await self._press_and_watch(act, element, careful=careful)
             if shows is not True:
                 return shows
@@ -506,7 +521,7 @@ class Operator(Fields):
         must show what was asked for. Where it asks back, that is measured from the first of the presses.
         """
         clock = asyncio.get_running_loop().time
-        self._alerts, self._asked = [], None
+        self._alerts, self._asked, self._agreed = [], None, False
         buttons = await self._page.evaluate(f"({_ASKING})(null)")
         item = act.control.role.startswith("menuitem")
         with self._watch() as events:
@@ -669,7 +684,7 @@ class Operator(Fields):
                 old, now = letters(one.control.value), letters(await filled.evaluate(TEXT))
                 if old and now == old != letters(one.values[0]) and await filled.is_visible():
                     return Doubt("unshown", one.control.name)  # set back to what it was
-        sight = Sight(before, after, messages, lasting, entries, name, same)
+        sight = Sight(before, after, messages, lasting, entries, name, same, self._agreed)
         return weigh(act, sight) or True
 
     async def _read_trouble(self) -> tuple[list[str], list[str]]:
